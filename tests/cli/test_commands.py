@@ -48,7 +48,7 @@ def test_round_trip(tmp_path: Path, model: str, suffix: str) -> None:
     shown = json.loads(done("show", out, "--json").stdout)
     assert shown["estimator"] == MODELS[model] == type(estimator).__name__
     assert shown["columns"] == list(NAMES)
-    assert shown["rounds"] == fitted["rounds"]
+    assert shown["iterations"] == fitted["iterations"]
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -61,7 +61,7 @@ def test_what_people_read(tmp_path: Path, model: str) -> None:
         "±",
         "AIC",
         "BIC",
-        "rounds",
+        "iterations",
         "converged",
         "time",
         MODELS[model],

@@ -56,7 +56,7 @@ GOOD: dict[str, list[str]] = {
 }
 """A call of each command that succeeds, with the data or model in its first places."""
 KEYS = {
-    "fit": "model estimator data log_likelihood standard_error n_parameters aic bic rounds converged interrupted "
+    "fit": "model estimator data log_likelihood standard_error n_parameters aic bic iterations converged interrupted "
     "lower_bound events seconds components",
     "score": "model data rows log_likelihood standard_error least_likely output",
     "criticise": "model data rows parameter_error p_value tests misfits rate output figure",
@@ -65,12 +65,12 @@ KEYS = {
     "outliers": "data train model level contamination rows flagged outliers threshold output",
     "posterior": "data model rows columns components covariance chains draws warmup seed interrupted converged "
     "identification summary concerns advice seconds output figure",
-    "relate": "data other rate permutations x y rounds converged ridge events rows seed variables total total_error "
-    "columns labels verdict overfitted concerns diagnosis seconds output figure",
-    "network": "data target columns left_out kind why rows seed predictors worries level assumptions worst_rows "
-    "settings events seconds output page figure",
+    "relate": "data other rate permutations x y iterations converged ridge events rows seed variables total "
+    "total_error columns labels verdict overfitted concerns diagnosis seconds output figure",
+    "network": "data target columns left_out kind kind_reason rows seed predictors concerns level assumptions "
+    "worst_rows settings events seconds output page figure",
     "sample": "model rows seed columns output values",
-    "show": "model estimator options columns rounds converged interrupted lower_bound events components",
+    "show": "model estimator options columns iterations converged interrupted lower_bound events components",
     "datasets": "datasets",
     "doctor": "versions compute machine",
 }

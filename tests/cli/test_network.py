@@ -60,13 +60,14 @@ def test_a_bend_is_followed_and_a_line_is_left_to_the_line(table: Path, tmp_path
     assert list(lines) == ["network", "mean network alone", "linear regression", "mean"]
     assert lines["linear regression"]["lead"] > 4 * lines["linear regression"]["lead_error"]
     assert lines["network"]["rmse"] < 0.5 < 1.0 < lines["linear regression"]["rmse"]
-    verdict = {worry["what"]: worry for worry in told["worries"]}
+    verdict = {concern["what"]: concern for concern in told["concerns"]}
     assert verdict["Against simple methods"]["level"] == "good"
     rng = np.random.default_rng(1)
     a = rng.normal(size=300)
     write_table(tmp_path / "line.csv", {"a": a, "y": 2 * a + 0.5 * rng.normal(size=300)})
     verdict = {
-        worry["what"]: worry for worry in found(tmp_path / "line.csv", "--target", "y", *SHORT)["worries"]
+        concern["what"]: concern
+        for concern in found(tmp_path / "line.csv", "--target", "y", *SHORT)["concerns"]
     }
     assert verdict["Against simple methods"]["level"] in ("doubtful", "bad")
     assert "linear regression" in verdict["Against simple methods"]["why"]
@@ -78,7 +79,7 @@ def test_numbers_of_a_regression_are_those_of_the_library() -> None:
     source = load_dataset("diabetes")
     np.testing.assert_array_equal(data.X, source.rows)
     np.testing.assert_array_equal(data.y, source.target)
-    (X, y), (new, truth) = data.trained, data.judged
+    (X, y), (new, truth) = data.fit_data, data.held_out_data
     fit = NetworkRegressor((5,), epochs=10, collect=10, random_state=3).fit(X, y)
     mean, deviation = fit.predict(new, return_std=True)
     lines = named(told)
@@ -94,11 +95,11 @@ def test_numbers_of_a_regression_are_those_of_the_library() -> None:
     assert lines["mean"]["lead_error"] == pytest.approx(stats.sem(lead), rel=1e-9)
     worst = told["worst_rows"][0]
     place = int(np.argmin(law.log_prob(truth)))
-    assert worst["row"] == np.flatnonzero(data.held)[place]
+    assert worst["row"] == np.flatnonzero(data.held_out)[place]
     assert (worst["observed"], worst["predicted"]) == pytest.approx((truth[place], mean[place]))
     assert worst["std"] == pytest.approx(deviation[place])
     assert told["rows"] == {"fit": len(y), "held_out": len(truth)}
-    assert {worry["what"]: worry["level"] for worry in told["worries"]}["Weight decay"] in (
+    assert {concern["what"]: concern["level"] for concern in told["concerns"]}["Weight decay"] in (
         "good",
         "doubtful",
     )
@@ -108,7 +109,7 @@ def test_numbers_of_a_classification_are_those_of_scikit_learn() -> None:
     told = found("wine", "--target", "target", *SHORT)
     lines = named(told)
     data = read_supervised_table("wine", "target", None, (), "auto", 0.2, 0)
-    (X, y), (new, truth) = data.trained, data.judged
+    (X, y), (new, truth) = data.fit_data, data.held_out_data
     centre, scale = X.mean(), X.std(ddof=0)
     plain = LogisticRegression(max_iter=5000).fit((X - centre) / scale, y)
     share = plain.predict_proba((new - centre) / scale)
@@ -142,7 +143,7 @@ def test_the_kind_of_the_target_is_told(
     table: Path, target: str, words: list[str], kind: str, why: str
 ) -> None:
     told = found(table, "--target", target, "--columns", "a,b", *SHORT, *words)
-    assert (told["kind"], told["why"]) == (kind, why)
+    assert (told["kind"], told["kind_reason"]) == (kind, why)
 
 
 def test_text_is_left_out_and_that_is_said(table: Path) -> None:

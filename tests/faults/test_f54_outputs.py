@@ -13,7 +13,7 @@ import boxloop
 from boxloop import GaussianMixture
 from boxloop.data import fingerprint_file, open_table, table_writer, write_table
 from boxloop.persist import write_atomic
-from boxloop.report import check_replaceable, page_files
+from boxloop.report import check_replaceable, list_page_files
 from cli.calls import call, done
 
 WRITES = {
@@ -149,7 +149,7 @@ def test_a_page_that_nobody_asked_for_replaces_no_other(folder: Path) -> None:
 
 
 def test_what_an_earlier_report_wrote_is_known_by_its_digest(folder: Path) -> None:
-    page, *others = page_files(folder / "page.html")
+    page, *others = list_page_files(folder / "page.html")
     for file in others:
         file.write_text("{}")
     markdown, record = others[0], others[1]
@@ -160,7 +160,7 @@ def test_what_an_earlier_report_wrote_is_known_by_its_digest(folder: Path) -> No
     with pytest.raises(FileExistsError, match=r"page\.md"):
         check_replaceable(others, record)
     with pytest.raises(ValueError, match=r"must end in \.html"):
-        page_files(page.with_suffix(".md"))
+        list_page_files(page.with_suffix(".md"))
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o664])
@@ -201,9 +201,9 @@ def test_f54_a_link_that_leads_nowhere_is_not_replaced_by_a_report(tmp_path: Pat
     page = tmp_path / "page.html"
     page.with_suffix(".md").symlink_to(tmp_path / "gone.md")
     with pytest.raises(FileExistsError, match=r"page\.md: not written by a report"):
-        check_replaceable(page_files(page), page.with_suffix(".json"))
+        check_replaceable(list_page_files(page), page.with_suffix(".json"))
     page.with_suffix(".md").unlink()
-    check_replaceable(page_files(page), page.with_suffix(".json"))
+    check_replaceable(list_page_files(page), page.with_suffix(".json"))
 
 
 def test_f54_a_table_is_not_replaced_by_a_model(tmp_path: Path) -> None:

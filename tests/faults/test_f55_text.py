@@ -13,7 +13,7 @@ import pytest
 from boxloop import GaussianMixture
 from boxloop.cli import echo_styled, echo_table, echo_text
 from boxloop.data import escape_formulas, open_table, write_table
-from boxloop.report import escape_controls, escape_markdown, template
+from boxloop.report import escape_controls, escape_markdown, load_template
 from cli.calls import call, done
 from report.small import few_candidates
 
@@ -213,8 +213,8 @@ def test_markdown_has_no_tag_and_no_cell_from_data(name: str) -> None:
 
 def test_every_page_escapes() -> None:
     for name in ("report.html.jinja", "network.html.jinja"):
-        assert template(name).environment.autoescape is True
-    text = (Path(template("report.md.jinja").filename)).read_text()
+        assert load_template(name).environment.autoescape is True
+    text = (Path(load_template("report.md.jinja").filename)).read_text()
     free = {"report.command", "found.seed", "table.digest", "name", "version", "model"}
     for value in re.findall(r"\{\{([^}]*)\}\}", text):
         ours = re.match(

@@ -90,7 +90,7 @@ def test_dark_and_light_are_legible(driver, page):
       return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
     const ground = e => { while (e) { const c = getComputedStyle(e).backgroundColor;
       if (!c.startsWith('rgba(0, 0, 0, 0')) return c; e = e.parentElement; } return 'rgb(255, 255, 255)'; };
-    return [...document.querySelectorAll('p, dt, dd, .mood, th, td, a, figcaption, footer')].map(e => {
+    return [...document.querySelectorAll('p, dt, dd, .level, th, td, a, figcaption, footer')].map(e => {
       const a = light(getComputedStyle(e).color), b = light(ground(e));
       return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); });
     """
@@ -163,7 +163,7 @@ def test_it_is_readable_without_scripts(driver, page):
     try:
         opened(driver, page)
         text = driver.find_element("tag name", "body").text
-        for words in ("Which model?", "Does it fit?", "Strange rows"):
+        for words in ("Which model?", "Does it fit?", "Outliers"):
             assert words in text
     finally:
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})

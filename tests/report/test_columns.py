@@ -5,27 +5,27 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from boxloop.report import BINARY, CONTINUOUS, COUNTS, describe, kind_of
+from boxloop.report import BINARY, CONTINUOUS, COUNTS, describe_columns, infer_kind
 
 RNG = np.random.default_rng(0)
 N = 400
 
 
-def told(**columns):
+def describe(**columns):
     rows = np.column_stack(list(columns.values())).astype(float)
-    return {column.name: column for column in describe(list(columns), rows, {})}
+    return {column.name: column for column in describe_columns(list(columns), rows, {})}
 
 
 def test_ordinary_columns_are_used_as_they_are():
-    found = told(a=RNG.normal(size=N), b=RNG.normal(3.0, 2.0, size=N))
+    found = describe(a=RNG.normal(size=N), b=RNG.normal(3.0, 2.0, size=N))
     assert all(column.used and not column.notes for column in found.values())
     assert found["b"].mean == pytest.approx(3.0, abs=0.5)
-    assert found["b"].deviation == pytest.approx(2.0, abs=0.3)
+    assert found["b"].std == pytest.approx(2.0, abs=0.3)
 
 
 def test_useless_columns_are_left_out_with_the_reason():
     a = RNG.normal(size=N)
-    found = told(
+    found = describe(
         a=a,
         same=np.ones(N),
         again=32 + 1.8 * a,
@@ -35,34 +35,34 @@ def test_useless_columns_are_left_out_with_the_reason():
         b=RNG.random(N),
     )
     assert {name for name, column in found.items() if column.used} == {"a", "b"}
-    assert found["again"].aside == "tells the same as a"
-    assert found["row"].aside == "numbers the rows"
-    assert "same value" in found["same"].aside
-    assert "no value" in found["empty"].aside
-    assert "two values" in found["flag"].aside
+    assert found["again"].left_out == "the same as a in other units"
+    assert found["row"].left_out == "numbers the rows"
+    assert "same value" in found["same"].left_out
+    assert "no value" in found["empty"].left_out
+    assert "two values" in found["flag"].left_out
 
 
 def test_a_column_that_hardly_varies_is_left_out():
     rare = np.zeros(N)
     rare[:4] = RNG.normal(size=4)
-    found = told(rare=rare, a=RNG.normal(size=N))
-    assert found["rare"].aside == "the same value in all but 4 rows"
+    found = describe(rare=rare, a=RNG.normal(size=N))
+    assert found["rare"].left_out == "the same value in all but 4 rows"
 
 
 def test_columns_that_hold_no_numbers_keep_their_place():
-    found = describe(
+    found = describe_columns(
         ["name", "a"], RNG.normal(size=(N, 1)), {"name": "text, 9 different in the first 400 rows"}
     )
     assert [column.name for column in found] == ["name", "a"]
     assert not found[0].used
-    assert found[0].aside.startswith("text")
+    assert found[0].left_out.startswith("text")
 
 
 def test_what_is_remarkable_is_noted():
     holes = RNG.normal(size=N)
     holes[::4] = np.nan
     skewed, zeros = np.exp(RNG.normal(size=N) * 1.5), np.where(RNG.random(N) < 0.7, 0.0, RNG.normal(size=N))
-    found = told(
+    found = describe(
         holes=holes, skewed=skewed, zeros=zeros, tails=RNG.standard_t(2, size=N), plain=RNG.normal(size=N)
     )
     assert found["holes"].notes == ("25% missing",)
@@ -84,4 +84,4 @@ def test_what_is_remarkable_is_noted():
     ],
 )
 def test_the_kind_of_values(rows, kind):
-    assert kind_of(np.array(rows)) == kind
+    assert infer_kind(np.array(rows)) == kind

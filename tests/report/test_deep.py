@@ -18,18 +18,18 @@ from boxloop.models import Autoencoder, BernoulliHead, GaussianHead, Layers, Par
 from boxloop.report import (
     BAYESIAN,
     DEEP,
-    autoencoder,
-    candidates,
-    correlations,
-    criticised,
-    examine,
-    given_others,
-    named,
-    no_autoencoder,
+    autoencoder_candidate,
+    conditional_log_density,
+    correlate_with_codes,
+    examine_table,
+    find_autoencoder_obstacle,
+    list_candidates,
+    name_columns,
+    select_criticised_part,
 )
 
 STRANGE = int(np.random.default_rng(0).permutation(240)[0])
-"""A row that judges, so that no component can settle on it."""
+"""A held-out row, so that no component can settle on it."""
 
 
 def clusters(n=240, seed=0):
@@ -43,11 +43,11 @@ def forced(request, tmp_path_factory):
     family = BAYESIAN if request.param == "bayesian" else DEEP
     rows, folder = clusters(), tmp_path_factory.mktemp(request.param)
     rows[STRANGE] += [0.0, 12.0, 0.0]
-    real = sys.modules[examine.__module__].candidates
+    real = sys.modules[examine_table.__module__].list_candidates
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            sys.modules[examine.__module__],
-            "candidates",
+            sys.modules[examine_table.__module__],
+            "list_candidates",
             lambda *a, **k: tuple(c for c in real(*a, **k) if c.family == family),
         )
         told = []
@@ -71,8 +71,8 @@ def test_all_that_a_page_says_of_the_chosen_model(forced):
     assert facts["candidates"][0]["chosen"]
     assert facts["candidates"][0]["lower_bound"] == (family == DEEP)
     assert 0.0 < facts["finalists"][0]["p_value"] <= 1.0
-    assert facts["finalists"][0]["training_error"] == ("included" if family == BAYESIAN else "left out")
-    assert facts["outliers"]["rows"][0]["place"] == STRANGE
+    assert facts["finalists"][0]["parameter_error"] == ("included" if family == BAYESIAN else "left out")
+    assert facts["outliers"]["rows"][0]["row"] == STRANGE
     assert facts["outliers"]["rows"][0]["reasons"][0][0] == "x1"
     for said in (family, *report.parts.notes):
         assert said in text
@@ -103,21 +103,21 @@ def test_parts_are_the_components_in_use_with_posterior_deviations(forced):
         pytest.skip("of mixtures")
     estimator, parts = report.estimator, report.parts
     used = estimator.active_
-    assert 0 < used.sum() == report.found.trials[0].candidate.used
+    assert 0 < used.sum() == report.findings.trials[0].candidate.used
     np.testing.assert_array_equal(parts.values, estimator.means_[used])
     np.testing.assert_array_equal(parts.errors, estimator.standard_errors()["means"][used])
     assert parts.weights[1] == estimator.standard_errors()["weights"][used].tolist()
     assert f"uses {used.sum()}" in report.lines[0].answer
-    assert report.found.trials[0].n_parameters == used.sum() * (1 + 3 + 6) - 1
+    assert report.findings.trials[0].n_parameters == used.sum() * (1 + 3 + 6) - 1
 
 
 def test_parts_are_codes(forced):
     family, report, *_ = forced
     if family != DEEP:
         pytest.skip("of autoencoders")
-    parts, found = report.parts, report.found
-    rows = found.table.rows[found.first]
-    codes = report.estimator.transform(named(rows, found.table.names))
+    parts, found = report.parts, report.findings
+    rows = found.table.rows[found.fit_rows]
+    codes = report.estimator.transform(name_columns(rows, found.table.names))
     active = np.isfinite(parts.values).all(1)
     assert active.any()
     expected = np.corrcoef(codes.T, rows.T)[: codes.shape[1], codes.shape[1] :]
@@ -130,9 +130,11 @@ def test_parts_are_codes(forced):
 @pytest.fixture
 def two(monkeypatch):
     """One plain candidate and the Bayesian one."""
-    real = sys.modules[examine.__module__].candidates
+    real = sys.modules[examine_table.__module__].list_candidates
     monkeypatch.setattr(
-        sys.modules[examine.__module__], "candidates", lambda *a, **k: (real(*a, **k)[0], real(*a, **k)[-1])
+        sys.modules[examine_table.__module__],
+        "list_candidates",
+        lambda *a, **k: (real(*a, **k)[0], real(*a, **k)[-1]),
     )
 
 
@@ -149,22 +151,24 @@ def test_deep_beside_the_others_and_off_by_default(tmp_path):
     assert "--deep" not in plain["command"]
     page = (tmp_path / "r.html").read_text()
     assert "The score of an autoencoder is a lower bound of its log-likelihood" in page
-    assert [c["n_parameters"] for c in plain["candidates"]] == [
-        c["n_parameters"] for c in deep["candidates"][:-1]
+    assert [c["n_parameters"] for c in plain["list_candidates"]] == [
+        c["n_parameters"] for c in deep["list_candidates"][:-1]
     ]
 
 
 @pytest.mark.parametrize("kind", ["holes", "one column", "few rows"])
 def test_tables_without_an_autoencoder_say_so(kind, monkeypatch):
-    real = sys.modules[examine.__module__].candidates
-    monkeypatch.setattr(sys.modules[examine.__module__], "candidates", lambda *a, **k: real(*a, **k)[:1])
+    real = sys.modules[examine_table.__module__].list_candidates
+    monkeypatch.setattr(
+        sys.modules[examine_table.__module__], "list_candidates", lambda *a, **k: real(*a, **k)[:1]
+    )
     rows = clusters()
     rows = {"holes": rows, "one column": rows[:, :1], "few rows": rows[:40]}[kind]
     if kind == "holes":
         rows[::9, 1] = np.nan
     report = boxloop.make_report(rows, jobs=1, deep=True)
-    assert report.found.without
-    assert DEEP not in {trial.candidate.family for trial in report.found.trials}
+    assert report.findings.autoencoder_obstacle
+    assert DEEP not in {trial.candidate.family for trial in report.findings.trials}
     line = next(line for line in report.lines if line.question == "Autoencoder?")
     words = {"holes": "missing values", "one column": "single column", "few rows": "too few"}[kind]
     assert words in line.answer
@@ -173,20 +177,20 @@ def test_tables_without_an_autoencoder_say_so(kind, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["counts", "yes or no"])
 def test_an_autoencoder_of_counts(kind, monkeypatch):
-    monkeypatch.setattr(sys.modules[examine.__module__], "candidates", lambda *a, **k: ())
+    monkeypatch.setattr(sys.modules[examine_table.__module__], "list_candidates", lambda *a, **k: ())
     rng = np.random.default_rng(1)
     rows = rng.poisson([1.0, 4.0, 0.5, 2.0], size=(120, 4)).clip(max=1 if kind == "yes or no" else None)
     report = boxloop.make_report(rows.astype(float), jobs=1, deep=True)
     assert report.estimator.likelihood == {"counts": "poisson", "yes or no": "bernoulli"}[kind]
-    assert report.found.table.kind == kind
-    assert len(report.outlying.rows[0].reasons) > 0
+    assert report.findings.table.kind == kind
+    assert len(report.outliers.rows[0].reasons) > 0
 
 
 def test_a_bayesian_mixture_is_criticised_by_the_components_in_use():
     """The moments are those of the plain mixture, so that tails of emptied components have no part in it."""
     rows = clusters(600)
     fitted = boxloop.BayesianGaussianMixture(6, random_state=0).fit(rows)
-    model = criticised(fitted)
+    model = select_criticised_part(fitted)
     assert len(model.log_weight) == fitted.n_components_ == 2
     assert float(model.log_weight.exp().sum()) == pytest.approx(1.0, rel=1e-12)
     share = fitted.weights_[fitted.active_]
@@ -194,7 +198,7 @@ def test_a_bayesian_mixture_is_criticised_by_the_components_in_use():
         model.moments()[0].numpy(), share / share.sum() @ fitted.means_[fitted.active_], rtol=1e-12
     )
     plain = boxloop.GaussianMixture(2)
-    assert criticised(plain) is plain
+    assert select_criticised_part(plain) is plain
 
 
 @pytest.mark.usefixtures("two")
@@ -205,24 +209,24 @@ def test_a_handful_of_rows_does_not_vouch_for_itself():
     report = boxloop.make_report(rows, jobs=1)
     assert isinstance(report.estimator, boxloop.BayesianGaussianMixture)
     assert set(report.estimator.predict(rows[far])) == {1}
-    assert {row.place for row in report.outlying.rows if row.flagged} >= set(far)
+    assert {row.row for row in report.outliers.rows if row.flagged} >= set(far)
     assert "component 1 holds so few" in report.parts.notes[0]
     plain = boxloop.make_report(clusters(400), jobs=1)
     assert "so few" not in " ".join(plain.parts.notes)
     np.testing.assert_array_equal(
-        plain.outlying.scores, plain.estimator.score_samples(plain.found.table.rows)
+        plain.outliers.log_density, plain.estimator.score_samples(plain.findings.table.rows)
     )
 
 
 def test_sizes_follow_the_table():
-    wide = candidates("measurements", 500, 101, 0)[-1]
+    wide = list_candidates("measurements", 500, 101, 0)[-1]
     assert (wide.family, wide.estimator.covariance_type) == (BAYESIAN, "diag")
-    assert candidates("measurements", 500, 5, 0)[-1].estimator.covariance_type == "full"
-    assert BAYESIAN not in {c.family for c in candidates("measurements", 9, 3, 0)}
-    assert [autoencoder("measurements", 900, d, 0).size for d in (2, 3, 9, 64)] == [1, 1, 4, 8]
+    assert list_candidates("measurements", 500, 5, 0)[-1].estimator.covariance_type == "full"
+    assert BAYESIAN not in {c.family for c in list_candidates("measurements", 9, 3, 0)}
+    assert [autoencoder_candidate("measurements", 900, d, 0).size for d in (2, 3, 9, 64)] == [1, 1, 4, 8]
     assert replace(wide, used=2).name.endswith("(uses 2)")
-    assert replace(wide, used=2).place == 2
-    assert no_autoencoder(np.ones((60, 2))) == ""
+    assert replace(wide, used=2).size_in_use == 2
+    assert find_autoencoder_obstacle(np.ones((60, 2))) == ""
 
 
 def gaussian_pair(head, columns=4, codes=2, seed=0):
@@ -248,7 +252,7 @@ def test_a_value_given_the_others_is_that_of_the_joint_normal_law():
     model, covariance = gaussian_pair(GaussianHead())
     rows = np.random.default_rng(1).multivariate_normal(np.zeros(4), covariance, size=20)
     rows[0, 2] += 6.0
-    found = given_others(model, rows, 0)
+    found = conditional_log_density(model, rows, 0)
     for j in range(4):
         rest = [i for i in range(4) if i != j]
         pull = np.linalg.solve(covariance[np.ix_(rest, rest)], covariance[rest, j])
@@ -272,7 +276,7 @@ def test_columns_without_codes_are_independent(head):
         if isinstance(head, PoissonHead)
         else stats.bernoulli(raw.sigmoid().numpy())
     )
-    np.testing.assert_allclose(given_others(model, rows, 0), law.logpmf(rows), rtol=1e-6)
+    np.testing.assert_allclose(conditional_log_density(model, rows, 0), law.logpmf(rows), rtol=1e-6)
 
 
 def test_errors_of_correlations():
@@ -281,7 +285,7 @@ def test_errors_of_correlations():
     n, r = 40_000, 0.6
     codes = rng.normal(size=(n, 1))
     values = r * codes + np.sqrt(1 - r**2) * rng.normal(size=(n, 2))
-    found, error = correlations(values, codes)
+    found, error = correlate_with_codes(values, codes)
     np.testing.assert_allclose(found, np.corrcoef(codes.T, values.T)[:1, 1:], rtol=1e-10)
     np.testing.assert_allclose(error, (1 - r**2) / np.sqrt(n), rtol=0.05)
     assert (np.abs(found - r) < 4.0 * error).all()

@@ -50,7 +50,7 @@ def test_the_page_is_whole_and_safe(pages: dict[str, Path], name: str) -> None:
     for evil in ("<b>price", "<u>b", "<i>low"):
         assert evil not in text
     words = " ".join(page.text)
-    assert "What to worry about" in words
+    assert "Concerns" in words
     assert ("linear regression" if name == "numbers" else "logistic regression") in words
     for anchor in re.findall(r'href="#([^"]+)"', text):
         assert anchor in page.ids

@@ -16,7 +16,15 @@ import boxloop
 from boxloop.cli import main
 from boxloop.data import DaskSource, dask_source, open_source
 from boxloop.figures import outlier_scores
-from boxloop.report import candidates, examine, judge, misfits, outlying, read_table, write_lines
+from boxloop.report import (
+    answer_questions,
+    examine_table,
+    find_outliers,
+    judge_findings,
+    list_candidates,
+    list_misfits,
+    read_table,
+)
 
 MEGABYTES = 2_000_000
 VOID = {"meta", "img", "br", "link", "input"}
@@ -86,7 +94,7 @@ def drawn_from(tmp_path_factory):
     rows = np.random.default_rng(0).normal(size=(3000, 2))
     rows[::500] += 9.0
     np.save(path, rows)
-    return examine(read_table(str(path), rows=1500))
+    return examine_table(read_table(str(path), rows=1500))
 
 
 def test_the_page_stands_alone(made):
@@ -100,7 +108,7 @@ def test_the_page_stands_alone(made):
     assert all(picture["alt"] for picture in reader.pictures)
     assert len(reader.pictures) >= 7
     text = " ".join(reader.text)
-    for section in ("What to worry about", "Candidates", "Where it fails", "Strange rows", "Columns"):
+    for section in ("Verdict", "Candidates", "Where it fails", "Outliers", "Columns"):
         assert section in text
 
 
@@ -130,21 +138,21 @@ def test_the_verdict_names_what_is_wrong(made):
 def test_a_good_model_is_not_blamed(tmp_path):
     rng = np.random.default_rng(3)
     np.save(tmp_path / "rows.npy", rng.normal(size=(500, 3)) @ rng.normal(size=(3, 3)))
-    found = examine(read_table(str(tmp_path / "rows.npy")))
+    found = examine_table(read_table(str(tmp_path / "rows.npy")))
     assert found.model.criticism.p_value > 0.01
     assert found.trials[found.chosen].candidate.name == "Gaussian mixture, 1 component"
-    lines = {line.question: line for line in write_lines(judge(found, outlying(found)))}
-    assert lines["Does it fit?"].mood == "good"
-    assert len(misfits(found.model)) == 0
+    lines = {line.question: line for line in answer_questions(judge_findings(found, find_outliers(found)))}
+    assert lines["Does it fit?"].level == "good"
+    assert len(list_misfits(found.model)) == 0
 
 
 def test_the_rows_that_judge_took_no_part(made, drawn_from):
     facts = json.loads((made[0] / "page.json").read_text())
-    assert facts["rows"] == {"used": 1200, "first": 960, "second": 240}
+    assert facts["rows"] == {"used": 1200, "fit": 960, "held_out": 240}
     found = drawn_from
-    assert set(found.first) | set(found.second) == set(range(len(found.table.rows)))
-    assert not set(found.first) & set(found.second)
-    assert all(trial.density.n_rows == len(found.first) for trial in found.trials)
+    assert set(found.fit_rows) | set(found.held_out) == set(range(len(found.table.rows)))
+    assert not set(found.fit_rows) & set(found.held_out)
+    assert all(trial.log_density.n_rows == len(found.fit_rows) for trial in found.trials)
 
 
 def test_the_model_beside_the_page_is_the_one_described(made):
@@ -157,8 +165,8 @@ def test_the_model_beside_the_page_is_the_one_described(made):
     import pandas
 
     scores = model.score_samples(pandas.DataFrame(rows, columns=["a", "b", "income"]))
-    assert int(scores.argmin()) == worst["place"]
-    assert scores.min() == pytest.approx(worst["score"], rel=1e-6)
+    assert int(scores.argmin()) == worst["row"]
+    assert scores.min() == pytest.approx(worst["log_density"], rel=1e-6)
 
 
 def test_the_same_seed_gives_the_same_page(made, tmp_path):
@@ -213,7 +221,7 @@ def test_a_long_table_is_drawn_from(tmp_path):
     assert 850 < len(table.rows) < 1150
     assert table.n_rows == 5000
     everything = np.load(tmp_path / "rows.npy")
-    np.testing.assert_array_equal(everything[table.places], table.rows)
+    np.testing.assert_array_equal(everything[table.row_numbers], table.rows)
 
 
 @pytest.mark.parametrize(
@@ -262,6 +270,26 @@ def test_markdown_and_page_say_the_same(made):
         assert line["answer"] in text
     assert facts["data"]["sha256"] in page
     assert facts["command"] in text
+
+
+def test_a_notebook_shows_the_verdict():
+    """With the names of columns as text, and without anything that runs or is fetched."""
+    import pandas
+
+    evil = "<script>alert(1)</script>"
+    columns = skewed_clusters(120)
+    report = boxloop.make_report(
+        pandas.DataFrame({evil: ["a"] * 120, "a": columns["a"], "b": columns["b"]}), jobs=1
+    )
+    shown = report._repr_html_()
+    reader = Reader()
+    reader.feed(shown)
+    text = " ".join(reader.text)
+    assert all(line.question in text for line in report.lines)
+    assert evil in text
+    assert reader.outside == reader.open == []
+    assert not re.search("<script|<iframe|<img|javascript:", shown)
+    assert "report.save" in text
 
 
 def test_tables_have_a_head_for_every_cell(made):
@@ -322,7 +350,7 @@ def test_rows_that_stay_where_they_are(kind, monkeypatch):
     for more in ({}, {"columns": names}, {"drop": names[:1]}):
         one, two = (read_table(table, rows=100, seed=3, **more) for table in (held, data))
         np.testing.assert_array_equal(one.rows, two.rows)
-        np.testing.assert_array_equal(one.places, two.places)
+        np.testing.assert_array_equal(one.row_numbers, two.row_numbers)
         assert (one.columns, one.digest, one.n_rows) == (two.columns, two.digest, two.n_rows)
     assert [column.name for column in read_table(data, columns=names).columns] == names
 
@@ -342,12 +370,12 @@ def test_unknown_columns_are_refused():
 
 def test_the_picture_of_outliers_says_what_the_table_says(drawn_from):
     """As many flagged, under the numbers that the rows have in the file, also when only some are drawn."""
-    found, strange = drawn_from, outlying(drawn_from)
-    assert 0 < strange.flagged == int((strange.scores < strange.threshold).sum())
-    axes = outlier_scores(strange.scores, strange.threshold, places=found.table.places)
+    found, strange = drawn_from, find_outliers(drawn_from)
+    assert 0 < strange.flagged == int((strange.log_density < strange.threshold).sum())
+    axes = outlier_scores(strange.log_density, strange.threshold, places=found.table.row_numbers)
     assert f"{strange.flagged} flagged" in [text.get_text() for text in axes.get_legend().get_texts()]
     marked = axes.collections[1].get_offsets()[:, 0].astype(int).tolist()
-    assert sorted(marked) == sorted(row.place for row in strange.rows if row.flagged)
+    assert sorted(marked) == sorted(row.row for row in strange.rows if row.flagged)
 
 
 def test_factors_are_told_by_correlations_with_columns_of_any_unit() -> None:
@@ -356,7 +384,7 @@ def test_factors_are_told_by_correlations_with_columns_of_any_unit() -> None:
     known, unit = np.array([0.9, 0.8, 0.7, 0.5, 0.8]), 10.0 ** np.array([0, 2, -2, 3, -1])
     rows = rng.normal(size=(600, 1)) * known + rng.normal(size=(600, 5)) * np.sqrt(1.0 - known**2)
     parts = boxloop.make_report((rows + 5.0) * unit, jobs=1).parts
-    assert parts.word == "factor"
+    assert parts.kind == "factor"
     (found,) = parts.values * np.sign(parts.values[0, 0])
     assert (np.abs(found - known) < 5.0 * parts.errors[0]).all()
     assert (parts.errors < 0.06).all()
@@ -371,7 +399,7 @@ def test_columns_of_components_are_in_the_order_in_which_they_tell_them_apart() 
     label = np.repeat([0, 1], 150)
     rows = rng.normal(size=(300, 3)) + label[:, None] * np.array([0.0, 8.0, 4.0])
     report = boxloop.make_report(rng.permutation(rows * [1.0, 1e-3, 1.0] + [1000.0, 0.0, 0.0]), jobs=1)
-    assert report.parts.word == "component"
+    assert report.parts.kind == "component"
     assert len(report.parts.values) == 2
     assert report.parts.order == (1, 2, 0)
 
@@ -379,6 +407,6 @@ def test_columns_of_components_are_in_the_order_in_which_they_tell_them_apart() 
 @pytest.mark.parametrize(("rows", "offered"), [(29, False), (30, True)])
 def test_full_covariances_need_rows_for_every_column(rows: int, offered: bool) -> None:
     """Five for each component beside its 10 columns; independent columns need five."""
-    names = [candidate.name for candidate in candidates("measurements", rows, 10, 0)]
+    names = [candidate.name for candidate in list_candidates("measurements", rows, 10, 0)]
     assert ("Gaussian mixture, 2 components" in names) == offered
     assert "Gaussian mixture, independent columns, 2 components" in names

@@ -20,12 +20,12 @@ from boxloop.report import (
     SetAside,
     Trial,
     Verdict,
-    advise,
-    functions,
-    misfits,
-    small,
-    without_small,
-    write_lines,
+    advise_next_steps,
+    answer_questions,
+    drop_small_components,
+    find_small_components,
+    list_misfits,
+    make_test_functions,
 )
 
 COLUMNS = ("a", "b x c", "d <= 1", "variance", "heavy tails")
@@ -77,7 +77,7 @@ def verdicts(draw: st.DrawFn, calm: bool | None = None) -> Verdict:
         lead=(0.0, 0.0) if leads else (draw(st.floats(0.0, 1.0)), 1.0),
         considered=considered,
         as_good=as_good,
-        ungrouped=bool(as_good) and draw(flags),
+        single_component=bool(as_good) and draw(flags),
         set_aside=SetAside(total, draw(st.integers(0, total)), ("a",) if total and draw(flags) else ()),
         failed=(failed, "a singular matrix" if failed else ""),
         p_value=draw(passed if calm else st.one_of(st.none(), st.floats(0.002, 0.049), passed)),
@@ -92,12 +92,12 @@ def verdicts(draw: st.DrawFn, calm: bool | None = None) -> Verdict:
         counts=independent and draw(flags),
         skewed=frozenset(draw(st.lists(st.sampled_from(COLUMNS)))),
         fitted_rows=draw(st.integers(20, 5000)),
-        troubles=draw(st.sampled_from([(), ("not converged",)])),
+        warnings=draw(st.sampled_from([(), ("not converged",)])),
         left_out=draw(st.sampled_from([(), (("e", "text"),)])),
         missing=draw(st.sampled_from([(), (("a", 0.2),)])),
         read=(rows, draw(st.sampled_from([rows, 10 * rows]))),
         autoencoder=draw(
-            st.sampled_from([Autoencoder(), Autoencoder(without="one column"), Autoencoder("V")])
+            st.sampled_from([Autoencoder(), Autoencoder(obstacle="one column"), Autoencoder("V")])
         ),
     )
 
@@ -106,11 +106,11 @@ def verdicts(draw: st.DrawFn, calm: bool | None = None) -> Verdict:
 @given(verdicts())
 def test_no_two_lines_disagree(found: Verdict) -> None:
     """What one line claims must be what every other line that speaks of it claims."""
-    lines = {line.question: line for line in write_lines(found)}
+    lines = {line.question: line for line in answer_questions(found)}
     answers = {question: line.answer for question, line in lines.items()}
-    moods = {question: line.mood for question, line in lines.items()}
+    levels = {question: line.level for question, line in lines.items()}
     fit, sure, misses, rows = (
-        moods[q] for q in ("Does it fit?", "How sure?", "What does it miss?", "Strange rows?")
+        levels[q] for q in ("Does it fit?", "How sure?", "What does it miss?", "Outliers?")
     )
     advice = answers["What next?"]
     fits = answers["Does it fit?"].startswith("No misfit")
@@ -138,15 +138,15 @@ def test_no_two_lines_disagree(found: Verdict) -> None:
     assert not (misses == "good" and not fits)
     assert not (fit == "bad" and misses == "plain")
     # Rows are at fault, or the model.
-    assert not ("the model is at fault" in answers["Strange rows?"] and fits)
-    assert not ("the model is at fault" in answers["Strange rows?"] and "outliers below" in advice)
-    assert not ("outliers below" in advice and answers["Strange rows?"].startswith("None"))
+    assert not ("the model is at fault" in answers["Outliers?"] and fits)
+    assert not ("the model is at fault" in answers["Outliers?"] and "outliers below" in advice)
+    assert not ("outliers below" in advice and answers["Outliers?"].startswith("None"))
     # Advice to use the model only where nothing speaks against it.
     if "use the model" in advice:
         assert fits
         assert rows == "good"
         assert sure != "doubtful"
-        assert "Trouble in the fit?" not in lines
+        assert "Warnings of the fit?" not in lines
     if "Score or draw rows" in advice:
         assert fits
         assert sure == "doubtful"
@@ -157,17 +157,17 @@ def test_no_two_lines_disagree(found: Verdict) -> None:
         ("the most on offer", found.at_limit),
         ("do not predict held-out rows better", found.larger_tried),
         ("None of the kinds of model", fit == "bad" and not found.fitting),
-        ("trouble in the fit", "Trouble in the fit?" in lines),
+        ("warnings of the fit", "Warnings of the fit?" in lines),
         ("cannot settle", found.best != found.model),
     ):
         assert holds or said not in advice
     assert ("has a single component" in answers["How sure?"]) == (
-        found.ungrouped and found.unit == "component" and found.size > 1
+        found.single_component and found.unit == "component" and found.size > 1
     )
-    assert ("does not fit" in answers["Strange rows?"]) == (
-        fit == "bad" and rows == "doubtful" and "the model is at fault" not in answers["Strange rows?"]
+    assert ("does not fit" in answers["Outliers?"]) == (
+        fit == "bad" and rows == "doubtful" and "the model is at fault" not in answers["Outliers?"]
     )
-    assert ("the model is at fault" in answers["Strange rows?"]) == found.too_many_flagged
+    assert ("the model is at fault" in answers["Outliers?"]) == found.has_too_many_outliers
     for moment in found.misfits[:6]:
         assert ("too small" in moment.sentence) == (moment.data > moment.model)
         assert moment.sentence[1:] in answers["What does it miss?"]
@@ -183,7 +183,7 @@ def test_no_two_lines_disagree(found: Verdict) -> None:
 @given(verdicts(calm=False))
 def test_advice_follows_the_sign_of_each_moment(found: Verdict) -> None:
     """Heavier and lighter, more and less: by the sign of z, for the columns named and for no others."""
-    for sentence in advise(found):
+    for sentence in advise_next_steps(found):
         for moment, words in (
             ("tails", {"heavier": 1.0, "lighter": -1.0}),
             ("variance", {"vary more": 1.0, "vary less": -1.0}),
@@ -204,7 +204,7 @@ def judged(train: np.ndarray, test: np.ndarray, names: tuple[str, ...]) -> Final
     """One normal distribution, fitted to some rows and judged on others."""
     fitted = GaussianMixture(1).fit(open_source(train, columns=list(names)))
     rows = open_source(test, columns=list(names))
-    criticism = mega(fitted, rows, functions=functions(train), draws=99, random_state=0)
+    criticism = mega(fitted, rows, functions=make_test_functions(train), draws=99, random_state=0)
     trial = Trial(Candidate("Gaussian mixture", 1, fitted), None, 5.0, 0.0, 0.0, (), "")
     return Finalist(trial, fitted, criticism, (0.0, 0.0))
 
@@ -218,13 +218,13 @@ def test_a_misfit_says_which_moment_of_which_columns() -> None:
     test[:, 2] *= 1.5  # a variance
     test[:, 1] += 0.8 * test[:, 0]  # a covariance, and a variance
     test[:, 3] += 1.0  # a mean, and shares
-    found = misfits(judged(train, test, names))
+    found = list_misfits(judged(train, test, names))
     signs = {(m.moment, m.columns): np.sign(m.z) for m in found if m.moment != "share"}
     assert signs["variance", ("a x b",)] == 1.0
     assert signs["covariance", ("a", "b")] == 1.0
     assert signs["mean", ("b <= 1",)] == 1.0
     assert {m.columns for m in found if m.moment == "share"} >= {("b <= 1",)}
-    assert next(m for m in found if m.moment == "covariance").what == "covariance of a and b"
+    assert next(m for m in found if m.moment == "covariance").description == "covariance of a and b"
 
 
 @pytest.mark.parametrize(("power", "sign"), [(0.3, -1.0), (3.0, 1.0)], ids=["lighter", "heavier"])
@@ -235,12 +235,12 @@ def test_tails_are_called_what_they_are(power: float, sign: float) -> None:
     test = rng.normal(size=(2000, 1))
     test = np.sign(test) * np.abs(test) ** power
     test /= test.std()
-    found = misfits(judged(train, test, ("a",)))
+    found = list_misfits(judged(train, test, ("a",)))
     tails = [m for m in found if m.moment == "tails"]
     assert [np.sign(m.z) for m in tails] == [sign]
     assert (tails[0].data > tails[0].model) == (sign > 0)
     facts = replace(BAD, misfits=tuple(found))
-    said = " ".join(advise(facts))
+    said = " ".join(advise_next_steps(facts))
     assert ("heavier" in said, "lighter" in said) == (sign > 0, sign < 0)
     assert "outliers below" not in said  # none is flagged
 
@@ -256,7 +256,7 @@ BAD = Verdict(
     lead=(0.0, 0.0),
     considered=3,
     as_good=(),
-    ungrouped=False,
+    single_component=False,
     set_aside=SetAside(),
     failed=((), ""),
     p_value=0.002,
@@ -271,7 +271,7 @@ BAD = Verdict(
     counts=False,
     skewed=frozenset(),
     fitted_rows=400,
-    troubles=(),
+    warnings=(),
     left_out=(),
     missing=(),
     read=(500, 500),
@@ -296,7 +296,7 @@ def test_counts_that_vary_less_or_more_than_poisson(kind: str) -> None:
 def test_a_covariance_of_counts_is_no_variance(z: float) -> None:
     """The one word is part of the other."""
     off = Misfit("covariance", ("a", "b"), z, 0.0, z, 1e-4, 1e-3)
-    said = " ".join(advise(replace(BAD, counts=True, independent=True, misfits=(off,))))
+    said = " ".join(advise_next_steps(replace(BAD, counts=True, independent=True, misfits=(off,))))
     assert "1 covariance is not accounted for" in said
     assert "vary" not in said
 
@@ -309,18 +309,20 @@ def test_candidates_set_aside_are_said_and_marked() -> None:
     report = make_report(rows, jobs=1)
     verdict, answers = report.verdict, {line.question: line.answer for line in report.lines}
     assert verdict.set_aside.higher > 0
-    assert verdict.considered + verdict.set_aside.total + len(verdict.failed[0]) == len(report.found.trials)
+    assert verdict.considered + verdict.set_aside.total + len(verdict.failed[0]) == len(
+        report.findings.trials
+    )
     assert f"{verdict.set_aside.higher} other candidate" in answers["Which model?"]
     assert "x0, mostly one value" in answers["Candidates set aside?"]
-    from boxloop.report import candidate_table, plot_candidates
+    from boxloop.report import plot_candidates, tabulate_candidates
 
-    axes = plot_candidates(report.found)
+    axes = plot_candidates(report.findings)
     assert "set aside" in [text.get_text() for text in axes.get_legend().get_texts()]
     crosses = next(line for line in axes.get_lines() if line.get_label() == "set aside")
     assert len(crosses.get_xdata()) == verdict.set_aside.total
-    remarks = [row[-1] for row in candidate_table(report.found).rows]
+    remarks = [row[-1] for row in tabulate_candidates(report.findings).rows]
     assert remarks[-verdict.set_aside.total :] == ["set aside: collapsed"] * verdict.set_aside.total
-    assert candidate_table(report.found).rows[0][3] == "best"
+    assert tabulate_candidates(report.findings).rows[0][3] == "best"
 
 
 @pytest.mark.filterwarnings("ignore:the variance of component")  # three rows determine none
@@ -332,23 +334,23 @@ def test_outliers_do_not_vouch_for_one_another(covariance_type: str) -> None:
     far = [10, 200, 333]
     rows[far] += [25.0, -30.0, 0.0]
     fitted = GaussianMixture(2, covariance_type=covariance_type, random_state=0).fit(rows)
-    assert small(fitted, len(rows)).sum() == 1
-    rest = without_small(fitted, len(rows))
+    assert find_small_components(fitted, len(rows)).sum() == 1
+    rest = drop_small_components(fitted, len(rows))
     assert rest is not None
     density = rest.log_prob(torch.from_numpy(rows)).numpy()
     assert sorted(np.argsort(density)[:3].tolist()) == far
     assert density[far].max() < np.delete(density, far).min() - 20.0
-    assert without_small(GaussianMixture(2, random_state=0).fit(np.delete(rows, far, 0)), 497) is None
+    assert drop_small_components(GaussianMixture(2, random_state=0).fit(np.delete(rows, far, 0)), 497) is None
 
 
 def test_values_far_from_zero_are_told_apart() -> None:
     """Means of 1e7: "1e+07 where the data have 1e+07" tells nothing, nor do five thresholds of one name."""
     rng = np.random.default_rng(6)
     train, test = 1e7 + 0.1 * rng.normal(size=(4000, 1)), 1e7 + 0.1 * rng.normal(size=(1000, 1)) + 0.05
-    found = misfits(judged(train, test, ("a",)))
+    found = list_misfits(judged(train, test, ("a",)))
     mean = next(m for m in found if m.moment == "mean")
     assert "mean of a is too small: 10000000.003 where the data have 10000000.05 (" in mean.sentence
-    shares = [m.what for m in found if m.moment == "share"]
+    shares = [m.description for m in found if m.moment == "share"]
     assert len(set(shares)) == len(shares) >= 3
     assert all(f"{m.data:.3g}" in m.sentence or m.data > 0.99 for m in found if m.moment == "share")
     from boxloop.criticise import Below
@@ -359,11 +361,11 @@ def test_values_far_from_zero_are_told_apart() -> None:
 
 def test_one_misfit_by_itself_is_in_the_singular() -> None:
     one = Misfit("mean", ("a",), 3.0, 2.0, 5.0, 1e-4, 1e-3)
-    said = write_lines(replace(BAD, p_value=0.2, misfits=(one,)))[1].answer
+    said = answer_questions(replace(BAD, p_value=0.2, misfits=(one,)))[1].answer
     assert "1 moment by itself differs more than chance allows" in said
     assert (
         "2 moments by themselves differ"
-        in write_lines(replace(BAD, p_value=0.2, misfits=(one, one)))[1].answer
+        in answer_questions(replace(BAD, p_value=0.2, misfits=(one, one)))[1].answer
     )
 
 
@@ -376,10 +378,10 @@ def test_a_finalist_with_a_misfit_is_not_said_to_have_none() -> None:
     fine = judged(train, test, tuple("abcdefghijkl"))
     assert fine.criticism.p_value is not None
     assert fine.criticism.p_value > 0.05
-    assert is_adequate(fine) == (not misfits(fine))
+    assert is_adequate(fine) == (not list_misfits(fine))
     off = replace(
         fine,
         criticism=replace(judged(train, test + np.eye(12)[0], tuple("abcdefghijkl")).criticism, p_value=0.2),
     )
-    assert misfits(off)
+    assert list_misfits(off)
     assert not is_adequate(off)

@@ -111,7 +111,7 @@ def command(
     from boxloop.cli.describe import errs_by_rows, load_model
     from boxloop.cli.watch import watched
     from boxloop.data import write_table
-    from boxloop.report import gap_picture
+    from boxloop.report import draw_criticism
 
     check_outputs([output, figure, json_to], data, model, *([] if train is None else [train]))
     check_table(output)
@@ -126,7 +126,7 @@ def command(
     if output is not None:
         columns = {name: column.to_numpy() for name, column in result.table().items()}
         write_table(output, for_spreadsheets(output, columns))
-    write_figure(figure, lambda: gap_picture(result))
+    write_figure(figure, lambda: draw_criticism(result))
     found = {"model": model, "data": data, **_facts(result, rate), "output": output, "figure": figure}
     tell(found, json_to, lambda: _show(found), quiet)
 
@@ -145,7 +145,7 @@ def _criticise(
     from boxloop.cli.describe import fitted_columns
     from boxloop.criticise import mega
     from boxloop.data import open_table
-    from boxloop.report import ComponentsInUse, criticised
+    from boxloop.report import ActiveComponents, select_criticised_part
 
     def open_rows(place: str) -> Source:
         return open_table(place, weights, columns=fitted_columns(estimator), cluster=on_workers)
@@ -153,9 +153,9 @@ def _criticise(
     rows = open_rows(data)
     fitted = None if train is None else (rows if train == data else open_rows(train))
     functions = [_function(name) for name in tests or FUNCTIONS[:4]]
-    model: Any = criticised(estimator)
+    model: Any = select_criticised_part(estimator)
     if model is not estimator:
-        model = ComponentsInUse(model, vars(estimator).get("training_digest_"))
+        model = ActiveComponents(model, vars(estimator).get("training_digest_"))
     return mega(model, rows, functions=functions, train=fitted, draws=draws, random_state=seed)
 
 

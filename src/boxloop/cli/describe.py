@@ -128,7 +128,7 @@ def column_names(estimator: Fitted | Networks) -> list[str]:
 def facts(estimator: Fitted) -> dict[str, Any]:
     """How the fit went."""
     return {
-        "rounds": estimator.n_iter_,
+        "iterations": estimator.n_iter_,
         "converged": estimator.converged_,
         "interrupted": estimator.interrupted_,
         "lower_bound": bound(estimator),

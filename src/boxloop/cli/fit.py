@@ -207,7 +207,7 @@ def show(estimator: Fitted, found: dict[str, Any]) -> None:
             (likelihood_word(estimator), format_with_error(found["log_likelihood"], found["standard_error"])),
             ("AIC", format_number(found["aic"], 6)),
             ("BIC", format_number(found["bic"], 6)),
-            ("rounds", str(found["rounds"])),
+            ("iterations", str(found["iterations"])),
             ("converged", "yes" if found["converged"] else "no"),
             ("time", f"{found['seconds']:.2f} s"),
             ("model file", str(found["model"])),

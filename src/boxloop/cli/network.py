@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from boxloop.cli.columns import SelectedColumns
     from boxloop.cli.describe import Networks
     from boxloop.estimators import Array
-    from boxloop.report import Network, NetworkFindings, Problem
+    from boxloop.report import Network, NetworkFindings, SupervisedTable
 
 METHODS = ("factor", "gradient", "swag", "swa", "full")
 KINDS = ("auto", "regression", "classification")
@@ -141,7 +141,7 @@ def command(
     --target target is the class, or response, of bundled data. Text columns are not used as inputs. Cells must not be
     empty.
     """
-    from boxloop.report import judge_network, network_facts
+    from boxloop.report import judge_network, network_to_dict
 
     check_outputs([output, page, figure, json_to], data)
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
@@ -152,7 +152,7 @@ def command(
     findings = judge_network(problem, network, chains=chains, seed=seed)
     seconds = time.perf_counter() - start
     write_files(findings, output, page, figure)
-    facts = {"data": data, **network_facts(findings), "seconds": seconds}
+    facts = {"data": data, **network_to_dict(findings), "seconds": seconds}
     facts |= {"output": output, "page": page, "figure": figure}
     tell(facts, json_to, lambda: print_findings(findings, facts), quiet)
 
@@ -165,7 +165,7 @@ def read_supervised_table(
     kind: str,
     share: float,
     seed: int,
-) -> Problem:
+) -> SupervisedTable:
     """Read a table and hold rows out.
 
     Args:
@@ -185,7 +185,7 @@ def read_supervised_table(
 
     from boxloop.cli.columns import read_columns
     from boxloop.data import open_table
-    from boxloop.report import Problem, fingerprint
+    from boxloop.report import SupervisedTable, fingerprint_table
 
     side = read_columns(data, [target], (), "--target")
     names, left_out = choose_inputs(data, target, columns, drop)
@@ -201,8 +201,8 @@ def read_supervised_table(
         raise ValueError(
             f"{data}: --held-out {share:g} leaves fewer than {MIN_HELD_OUT} held-out rows: raise it, or add rows"
         )
-    digest = fingerprint(data, np.column_stack([X, _encode(y)]))
-    return Problem(data, names, target, X, y, kind, reason, left_out, digest, held)
+    digest = fingerprint_table(data, np.column_stack([X, _encode(y)]))
+    return SupervisedTable(data, names, target, X, y, kind, reason, left_out, digest, held)
 
 
 def choose_inputs(
@@ -303,14 +303,14 @@ def _encode(y: NDArray[Any]) -> NDArray[Any]:
     return np.unique(y, return_inverse=True)[1].astype(np.int64)
 
 
-def fit_network(problem: Problem, options: dict[str, Any], watch: bool) -> Network:
+def fit_network(problem: SupervisedTable, options: dict[str, Any], watch: bool) -> Network:
     """Fit the network of the options to the rows that are not held out."""
     from boxloop.estimators import NetworkClassifier, NetworkRegressor
 
     given = {name: value for name, value in options.items() if value is not None}
     kind: Any = NetworkRegressor if problem.kind == "regression" else NetworkClassifier
     network: Network = kind(**given, verbose=int(watch))
-    network.fit(*problem.trained)
+    network.fit(*problem.fit_data)
     if network.interrupted_:
         raise KeyboardInterrupt  # an incomplete fit is not evaluated
     network.set_params(verbose=0)  # the progress bar is no part of the model
@@ -322,13 +322,15 @@ def write_files(
 ) -> None:
     """Write the model, the page and the figure."""
     from boxloop.persist import write_atomic
-    from boxloop.report import as_page
+    from boxloop.report import render_network_page
 
     if output is not None:
         findings.network.save(output)
     if page is not None:
         call = spell_call(click.get_current_context())
-        write_atomic(page, as_page(findings, call, None if output is None else str(output)).encode())
+        write_atomic(
+            page, render_network_page(findings, call, None if output is None else str(output)).encode()
+        )
     write_figure(figure, lambda: findings.audit.plot()[0, 0])
 
 
@@ -355,11 +357,13 @@ def spell_call(context: click.Context) -> str:
 
 def print_findings(findings: NetworkFindings, facts: Mapping[str, Any]) -> None:
     """Print scores, concerns and files."""
-    from boxloop.report import LEVEL, note
+    from boxloop.report import LEVEL, explain_scores
 
-    problem, rows = findings.problem, facts["rows"]
+    problem, rows = findings.table, facts["rows"]
     n = len(problem.names)
-    echo_text(f"{problem.target} from {n} column{'' if n == 1 else 's'} of {problem.label}: {problem.told}")
+    echo_text(
+        f"{problem.target} from {n} column{'' if n == 1 else 's'} of {problem.label}: {problem.kind_reason}"
+    )
     echo_text(f"{rows['fit']} rows for the fit, {rows['held_out']} held out")
     if problem.left_out:
         echo_text(f"Not used, as they hold no numbers: {', '.join(problem.left_out)}")
@@ -372,10 +376,10 @@ def print_findings(findings: NetworkFindings, facts: Mapping[str, Any]) -> None:
             "intervals."
         )
     else:
-        legend = note(findings)
+        legend = explain_scores(findings)
     echo_styled("", "none", f"{legend} Lead: difference of log scores, paired by row.")
     echo_text()
-    for concern in findings.worries:
+    for concern in findings.concerns:
         remedy = f" Next: {concern.next}." if concern.next else ""
         label = f"{concern.level}: {concern.what}. "
         echo_styled(label, f"bold {COLOURS[concern.level]}", f"{concern.why}.{remedy}")
@@ -389,12 +393,12 @@ def print_findings(findings: NetworkFindings, facts: Mapping[str, Any]) -> None:
 def score_table(findings: NetworkFindings) -> tuple[list[str], list[list[str]]]:
     """The scores of all predictors, in as many columns as a terminal has room for; JSON and the page have more."""
     from boxloop.numeric import format_number, format_with_error
-    from boxloop.report import LEVEL, measures
+    from boxloop.report import LEVEL, summarise_scores
 
-    is_regression = findings.problem.kind == "regression"
+    is_regression = findings.table.kind == "regression"
     lines = []
     for name, scores in findings.scores.items():
-        found, lead = measures(scores), findings.ahead.get(name)
+        found, lead = summarise_scores(scores), findings.leads.get(name)
         if is_regression:
             own = [format_with_error(*found["rmse"]), f"{found['coverage'][0]:.0%}"]
         else:
@@ -412,7 +416,7 @@ def show_network(model: Path, network: Networks, json_to: str | None) -> None:
     """Print the contents of a network's model file."""
     from boxloop.cli.describe import column_names
     from boxloop.estimators import NetworkClassifier
-    from boxloop.report import chosen, spoken
+    from boxloop.report import format_settings, list_settings
 
     names = column_names(network)
     options = network.get_params(deep=False)
@@ -423,7 +427,7 @@ def show_network(model: Path, network: Networks, json_to: str | None) -> None:
         "options": options,
         "columns": names,
         "classes": classes,
-        **chosen(network),
+        **list_settings(network),
         "interrupted": network.interrupted_,
         "events": network.events_,
     }
@@ -437,7 +441,7 @@ def show_network(model: Path, network: Networks, json_to: str | None) -> None:
         ]
         if classes is not None:
             lines.append((f"{len(classes)} classes", _join_first([str(label) for label in classes])))
-        lines += spoken(chosen(network)) + [("note", event) for event in network.events_]
+        lines += format_settings(list_settings(network)) + [("note", event) for event in network.events_]
         echo_facts(f"{model}: {contents['estimator']}", lines)
 
     tell(contents, json_to, show)

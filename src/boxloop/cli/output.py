@@ -37,9 +37,9 @@ def tell(
         show: prints the tables.
         quiet: whether to leave the tables out.
     """
-    from boxloop.report import plain
+    from boxloop.report import to_json_values
 
-    text = json.dumps(plain(facts), indent=2, ensure_ascii=False)
+    text = json.dumps(to_json_values(facts), indent=2, ensure_ascii=False)
     if json_to == "-":
         click.echo(_CONTROLS.sub(lambda c: f"\\u{ord(c[0]):04x}", text))
         return

@@ -217,7 +217,7 @@ def describe_fit(estimator: RelevantFeatures, options: dict[str, Any]) -> dict[s
     return {
         **options,
         **views,
-        "rounds": estimator.n_iter_,
+        "iterations": estimator.n_iter_,
         "converged": estimator.converged_,
         "ridge": estimator.ridge_,
         "events": list(estimator.events_),

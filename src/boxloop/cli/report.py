@@ -82,9 +82,16 @@ def command(
     models are fitted here, --jobs at the same time.
     """
     from boxloop.cli.watch import watched
-    from boxloop.report import check_replaceable, facts, page_files, read_table, report_on, spelled
+    from boxloop.report import (
+        check_replaceable,
+        list_page_files,
+        read_table,
+        report_on_table,
+        report_to_dict,
+        spell_command,
+    )
 
-    files = page_files(output)
+    files = list_page_files(output)
     check_outputs([*files, json_to], data)
     if not force:
         default = click.get_current_context().get_parameter_source("output") is ParameterSource.DEFAULT
@@ -92,19 +99,19 @@ def command(
     with watched("report", watching(quiet, progress)) as tell:
         with on_cluster(workers, cluster) as there:
             table = read_table(data, columns, drop, rows, seed, cluster=there)
-        command = spelled(data, columns, drop, rows, seed, deep)
-        report = report_on(
+        command = spell_command(data, columns, drop, rows, seed, deep)
+        report = report_on_table(
             table, command, seed, jobs, deep, lambda what, share: tell(round(100 * share), 100, what)
         )
         written = report.save(output, force=force)
-    say(facts(report), json_to, lambda: show(report, written), quiet)
+    say(report_to_dict(report), json_to, lambda: show(report, written), quiet)
 
 
 def show(report: Report, written: list[Path]) -> None:
     """Print the verdict."""
     colours = {"good": "green", "doubtful": "yellow", "bad": "red", "plain": "none"}
     for line in report.lines:
-        echo_styled(f"{line.question} ", f"bold {colours[line.mood]}", line.answer)
+        echo_styled(f"{line.question} ", f"bold {colours[line.level]}", line.answer)
     echo_text()
     for path in written:
         echo_text(f"Written: {path}")

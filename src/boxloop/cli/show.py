@@ -64,6 +64,6 @@ def lines(estimator: Fitted, names: list[str]) -> list[tuple[str, str]]:
             ", ".join(names[:MOST_NAMES]) + (", ..." if len(names) > MOST_NAMES else ""),
         ),
         (bound_word(estimator), format_number(bound(estimator), 6)),
-        ("rounds", f"{estimator.n_iter_}, {ended}"),
+        ("iterations", f"{estimator.n_iter_}, {ended}"),
     ]
     return found + [("note", event) for event in estimator.events_]

@@ -370,7 +370,7 @@ def show_views(model: Path, estimator: TwoViews, json_to: str | None) -> None:
         "options": estimator.get_params(deep=False),
         "columns": [name for schema in schemas.values() for name in schema.names],
         **{word: {"columns": one.names, "labels": one.values} for word, one in schemas.items()},
-        "rounds": estimator.n_iter_,
+        "iterations": estimator.n_iter_,
         "converged": estimator.converged_,
         "interrupted": estimator.interrupted_,
         "events": estimator.events_,
@@ -397,7 +397,7 @@ def _describe_fit(estimator: TwoViews) -> list[tuple[str, str]]:
         ("x", _describe_schema(estimator.x_schema_)),
         ("y", _describe_schema(estimator.y_schema_)),
         ("relevance in the fit", f"{format_number(float(estimator.relevance_.sum()), 3)} in all"),
-        ("rounds", f"{estimator.n_iter_}, {ended}"),
+        ("iterations", f"{estimator.n_iter_}, {ended}"),
     ]
     return lines + [("note", event) for event in estimator.events_]
 

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Literal
 
 from boxloop.numeric import format_number, format_with_error, join_words
-from boxloop.report.text import counted
-from boxloop.report.verdict import RATE, WORSE, Misfit, Verdict
+from boxloop.report.outliers import RATE
+from boxloop.report.text import count_of
+from boxloop.report.verdict import WORSE, Misfit, Verdict
 
-Mood = Literal["good", "doubtful", "bad", "plain"]
+Level = Literal["good", "doubtful", "bad", "plain"]
 
 NAMED, NAMED_ROWS, NAMED_RIVALS = 6, 5, 4
-"""Most moments or columns, rows, and candidates that a line names."""
+"""Most moments, columns or candidates, rows, and rivals that a line names."""
+FEW_ROWS = 1000
+"""Rows below which more of them are worth asking for."""
 
 
 @dataclass(frozen=True)
@@ -22,26 +25,26 @@ class Line:
 
     question: str
     answer: str
-    mood: Mood = "plain"
+    level: Level = "plain"
 
 
-def write_lines(found: Verdict) -> tuple[Line, ...]:
+def answer_questions(found: Verdict) -> tuple[Line, ...]:
     """The verdict, line by line; whether the model fits comes before how sure the choice is."""
     return (
-        Line("Which model?", _which(found)),
-        _does_it_fit(found),
-        _what_it_misses(found),
-        _how_sure(found),
-        Line("What next?", " ".join(f"{sentence}." for sentence in advise(found))),
-        _outliers(found),
-        *_columns(found),
-        *_autoencoder(found),
-        *_troubles(found),
+        Line("Which model?", _answer_which_model(found)),
+        _answer_fit(found),
+        _answer_misfits(found),
+        _answer_certainty(found),
+        Line("What next?", " ".join(f"{sentence}." for sentence in advise_next_steps(found))),
+        _answer_outliers(found),
+        *_answer_columns(found),
+        *_answer_autoencoder(found),
+        *_answer_warnings(found),
     )
 
 
-def _which(found: Verdict) -> str:
-    among = counted(found.considered, "candidate")
+def _answer_which_model(found: Verdict) -> str:
+    among = count_of(found.considered, "candidate")
     if found.best == found.model:
         answer = f"{found.model}: the best of {among} on held-out rows."
     else:
@@ -51,12 +54,12 @@ def _which(found: Verdict) -> str:
         )
     if found.set_aside.higher:
         was = "scores higher and was" if found.set_aside.higher == 1 else "score higher and were"
-        answer += f" {counted(found.set_aside.higher, 'other candidate')} {was} set aside, see below."
+        answer += f" {count_of(found.set_aside.higher, 'other candidate')} {was} set aside, see below."
     return answer
 
 
-def _does_it_fit(found: Verdict) -> Line:
-    rows = f"{counted(found.test_rows, 'row')} that took no part in the fit or the choice"
+def _answer_fit(found: Verdict) -> Line:
+    rows = f"{count_of(found.test_rows, 'row')} that took no part in the fit or the choice"
     p_value = found.p_value
     if found.fit == "bad":
         assert p_value is not None
@@ -73,8 +76,8 @@ def _does_it_fit(found: Verdict) -> Line:
         why = []
         if found.misfits:
             differ = "itself differs" if len(found.misfits) == 1 else "themselves differ"
-            why.append(f"{counted(len(found.misfits), 'moment')} by {differ} more than chance allows")
-        if found.too_many_flagged:
+            why.append(f"{count_of(len(found.misfits), 'moment')} by {differ} more than chance allows")
+        if found.has_too_many_outliers:
             why.append(f"{found.flagged / found.rows:.0%} of all rows are less likely than it allows")
         together = (
             "" if p_value is None else f", though all moments together do not stand out (p = {p_value:.2g})"
@@ -88,20 +91,20 @@ def _does_it_fit(found: Verdict) -> Line:
     return Line("Does it fit?", answer, "good")
 
 
-def _what_it_misses(found: Verdict) -> Line:
+def _answer_misfits(found: Verdict) -> Line:
     question, worst = "What does it miss?", found.misfits
     if worst:
         answer = "; ".join(misfit.sentence for misfit in worst[:NAMED])
-        rest = f"; and {counted(len(worst) - NAMED, 'other moment')}" if len(worst) > NAMED else ""
-        mood: Mood = "bad" if found.fit == "bad" else "doubtful"
-        return Line(question, f"{answer[0].upper()}{answer[1:]}{rest}.", mood)
+        rest = f"; and {count_of(len(worst) - NAMED, 'other moment')}" if len(worst) > NAMED else ""
+        level: Level = "bad" if found.fit == "bad" else "doubtful"
+        return Line(question, f"{answer[0].upper()}{answer[1:]}{rest}.", level)
     answer = f"No single moment stands out at {RATE:.0%} false discoveries"
     if found.fit == "bad":
-        return Line(question, f"{answer}: what differs is spread over many of them.", "doubtful")
+        return Line(question, f"{answer}: the difference is distributed over many of them.", "doubtful")
     return Line(question, f"{answer}.", "good" if found.fit == "good" else "plain")
 
 
-def _how_sure(found: Verdict) -> Line:
+def _answer_certainty(found: Verdict) -> Line:
     """How many other candidates, of any kind and size, do as well; no certainty about a model that does not fit."""
     others = found.considered - 1
     if not others:
@@ -111,31 +114,31 @@ def _how_sure(found: Verdict) -> Line:
         names += [f"{len(found.as_good) - NAMED_RIVALS} more"] * (len(found.as_good) > NAMED_RIVALS)
         predicts = "predicts" if len(found.as_good) == 1 else "predict"
         answer = (
-            f"Not sure: {len(found.as_good)} of {counted(others, 'other candidate')} {predicts} held-out rows as well, "
-            f"within {WORSE:g} standard errors: {'; '.join(names)}."
+            f"Not sure: {len(found.as_good)} of {count_of(others, 'other candidate')} {predicts} held-out rows as "
+            f"well, within {WORSE:g} standard errors: {'; '.join(names)}."
         )
-        if found.ungrouped and found.unit == "component" and found.size > 1:
+        if found.single_component and found.unit == "component" and found.size > 1:
             answer += " One of them has a single component: the components need not be groups of rows."
         return Line("How sure?", answer, "doubtful")
     every = "every other candidate considered" if found.set_aside.higher else "every other candidate"
     worse = f"{every} predicts held-out rows worse by more than {WORSE:g} standard errors"
-    if found.certain:
+    if found.is_certain:
         return Line("How sure?", f"Sure: {worse}.", "good")
     but = {
         "bad": "this one does not fit",
         "partial": "this one fits only in part",
         "unknown": "whether this one fits is not known",
-        "good": f"more than {counted(found.size, found.unit)} were not tried",
+        "good": f"more than {count_of(found.size, found.unit)} were not tried",
     }[found.fit]
     answer = f"{worse[0].upper()}{worse[1:]}, but {but}: rest no conclusion on its {found.unit}s alone."
     return Line("How sure?", answer, "doubtful")
 
 
-def _outliers(found: Verdict) -> Line:
-    question = "Strange rows?"
+def _answer_outliers(found: Verdict) -> Line:
+    question = "Outliers?"
     if not found.flagged:
         return Line(question, "None, beyond what chance explains.", "good")
-    if found.too_many_flagged:
+    if found.has_too_many_outliers:
         share = found.flagged / found.rows
         return Line(
             question,
@@ -144,35 +147,35 @@ def _outliers(found: Verdict) -> Line:
         )
     places = [str(place) for place in found.outliers[:NAMED_ROWS]]
     rows = "row" if found.flagged == 1 else "rows"
-    answer = f"{counted(found.flagged, 'row')} at {RATE:.0%} false discoveries: {rows} "
+    answer = f"{count_of(found.flagged, 'row')} at {RATE:.0%} false discoveries: {rows} "
     answer += f"{join_words(places, total=found.flagged)}, counted from 0."
     if found.fit == "bad":
         answer += " The model does not fit, and may make outliers of good rows."
     return Line(question, answer, "doubtful")
 
 
-def _columns(found: Verdict) -> Iterator[Line]:
+def _answer_columns(found: Verdict) -> Iterator[Line]:
     if found.left_out:
         names = [f"{name} ({why})" for name, why in found.left_out[:NAMED]]
         if len(found.left_out) > NAMED:
-            names.append(f"{counted(len(found.left_out) - NAMED, 'other')} (all are listed under Columns)")
+            names.append(f"{count_of(len(found.left_out) - NAMED, 'other')} (all are listed under Columns)")
         yield Line("Columns left out?", f"{join_words(names)}.", "doubtful")
     if found.missing:
         names = [f"{name} ({share:.1%})" for name, share in found.missing[:NAMED]]
         if len(found.missing) > NAMED:
-            names.append(counted(len(found.missing) - NAMED, "other column"))
+            names.append(count_of(len(found.missing) - NAMED, "other column"))
         yield Line("Missing values?", f"Taken as unknown, none filled in: {join_words(names)}.")
     used, rows = found.read
     if used < rows:
         yield Line("All rows?", f"{used} of {rows} rows were used.")
 
 
-def _autoencoder(found: Verdict) -> Iterator[Line]:
+def _answer_autoencoder(found: Verdict) -> Iterator[Line]:
     """What an autoencoder came to, or why none was tried."""
     deep, question = found.autoencoder, "Autoencoder?"
     bound = "its score is a lower bound of the log-likelihood"
-    if deep.without:
-        yield Line(question, f"Asked for and not tried: {deep.without}.", "doubtful")
+    if deep.obstacle:
+        yield Line(question, f"Asked for and not tried: {deep.obstacle}.", "doubtful")
     elif deep.name and deep.behind is None:
         leads = "It leads" if deep.name == found.model else f"{deep.name}: it leads"
         yield Line(question, f"{leads} by at least what the table says: {bound}.")
@@ -183,10 +186,10 @@ def _autoencoder(found: Verdict) -> Iterator[Line]:
         )
 
 
-def _troubles(found: Verdict) -> Iterator[Line]:
-    if found.troubles:
-        answer = " ".join(f"{trouble.rstrip('.')}." for trouble in found.troubles[:3])
-        yield Line("Trouble in the fit?", answer, "doubtful")
+def _answer_warnings(found: Verdict) -> Iterator[Line]:
+    if found.warnings:
+        answer = " ".join(f"{warning.rstrip('.')}." for warning in found.warnings[:3])
+        yield Line("Warnings of the fit?", answer, "doubtful")
     aside = found.set_aside
     if aside.total:
         of_these = f" ({aside.higher} of them scored higher than the best considered)" if aside.higher else ""
@@ -194,7 +197,7 @@ def _troubles(found: Verdict) -> Iterator[Line]:
             f"; look at {join_words(list(aside.columns[:NAMED]))}, mostly one value" if aside.columns else ""
         )
         answer = (
-            f"{counted(aside.total, 'mixture')}{of_these}: components shrank onto few rows or a single value, and "
+            f"{count_of(aside.total, 'mixture')}{of_these}: components shrank onto few rows or a single value, and "
             f"such a score measures the floor under their variance, not the fit{look}."
         )
         yield Line("Candidates set aside?", answer, "doubtful")
@@ -203,40 +206,34 @@ def _troubles(found: Verdict) -> Iterator[Line]:
         yield Line("Candidates that failed?", f"{join_words(list(failed[:NAMED]))}: {why}", "doubtful")
 
 
-NAMED = 6
-"""Most columns or candidates that a sentence names."""
-FEW_ROWS = 1000
-"""Rows below which more of them are worth asking for."""
-
-
-def advise(found: Verdict) -> tuple[str, ...]:
+def advise_next_steps(found: Verdict) -> tuple[str, ...]:
     """What to try next, the most promising first, as sentences without their full stop."""
-    return tuple(_steps(found)) or tuple(_conclusions(found))
+    return tuple(_suggest_improvements(found)) or tuple(_suggest_conclusions(found))
 
 
-def _steps(found: Verdict) -> Iterator[str]:
+def _suggest_improvements(found: Verdict) -> Iterator[str]:
     """What may mend the model or settle the choice."""
-    logarithms = _named(m for m in found.misfits if m.columns[0] in found.skewed and _is_shape(m))
+    logarithms = _columns_of(m for m in found.misfits if m.columns[0] in found.skewed and _is_shape_misfit(m))
     if logarithms:
         shape = "its shape" if len(logarithms) == 1 else "their shapes"
-        yield f"Take the logarithm of {_list(logarithms)}: positive and skewed, and the model misses {shape}"
+        yield f"Take the logarithm of {_join_names(logarithms)}: positive and skewed, and the model misses {shape}"
     if found.fit == "bad" and found.fitting:
         moments = "its moments" if len(found.fitting) == 1 else "their moments"
-        yield f"Look at {_list(found.fitting)}: on the same rows {moments} show no misfit"
+        yield f"Look at {_join_names(found.fitting)}: on the same rows {moments} show no misfit"
     if found.at_limit:
         yield f"Try more {found.unit}s: {found.size}, the most on offer, are taken"
-    yield from _covariances(found)
-    yield from _tails(found, logarithms)
+    yield from _advise_on_covariances(found)
+    yield from _advise_on_tails(found, logarithms)
     if found.counts:
-        yield from _counts(found)
+        yield from _advise_on_counts(found)
     lag, error = found.lead
     if found.fitted_rows < FEW_ROWS and found.best != found.model and lag > 0.5 * error:
         yield f"Collect more rows: {found.fitted_rows} cannot settle between the chosen and the best candidate"
 
 
-def _covariances(found: Verdict) -> Iterator[str]:
+def _advise_on_covariances(found: Verdict) -> Iterator[str]:
     pairs = sum(m.moment == "covariance" for m in found.misfits)
-    missed = f"{counted(pairs, 'covariance')} {'is' if pairs == 1 else 'are'} not accounted for"
+    missed = f"{count_of(pairs, 'covariance')} {'is' if pairs == 1 else 'are'} not accounted for"
     if not pairs or (found.at_limit and not found.independent):
         return
     if found.independent:
@@ -249,41 +246,41 @@ def _covariances(found: Verdict) -> Iterator[str]:
             "do not predict held-out rows better"
         )
     else:
-        yield f"Try another kind of model: {missed} by {counted(found.size, found.unit)}"
+        yield f"Try another kind of model: {missed} by {count_of(found.size, found.unit)}"
 
 
-def _tails(found: Verdict, settled: tuple[str, ...]) -> Iterator[str]:
+def _advise_on_tails(found: Verdict, settled: tuple[str, ...]) -> Iterator[str]:
     tails = [m for m in found.misfits if m.moment == "tails" and m.columns[0] not in settled]
-    heavier, lighter = _named(m for m in tails if m.z > 0), _named(m for m in tails if m.z < 0)
+    heavier, lighter = _columns_of(m for m in tails if m.z > 0), _columns_of(m for m in tails if m.z < 0)
     if heavier:
         larger = found.unit == "component" and not found.larger_tried
         first = (
             "Look at the outliers below"
-            if found.flagged and not found.too_many_flagged
+            if found.flagged and not found.has_too_many_outliers
             else f"Try {'more components, or ' if larger else ''}a transformation that draws in extreme values"
         )
-        yield f"{first}: the tails of {_list(heavier)} are heavier than the model's"
+        yield f"{first}: the tails of {_join_names(heavier)} are heavier than the model's"
     if lighter:
         yield (
-            f"See whether {_list(lighter)} {'is' if len(lighter) == 1 else 'are'} bounded or cut off: the tails are "
-            "lighter than the model's"
+            f"See whether {_join_names(lighter)} {'is' if len(lighter) == 1 else 'are'} bounded or cut off: the tails "
+            "are lighter than the model's"
         )
 
 
-def _counts(found: Verdict) -> Iterator[str]:
+def _advise_on_counts(found: Verdict) -> Iterator[str]:
     variances = [m for m in found.misfits if m.moment == "variance"]
-    more, less = _named(m for m in variances if m.z > 0), _named(m for m in variances if m.z < 0)
+    more, less = _columns_of(m for m in variances if m.z > 0), _columns_of(m for m in variances if m.z < 0)
     remedy = "try square roots of the counts, which are then taken for measurements"
     if more:
-        yield f"Counts of {_list(more)} vary more than the model's Poisson distributions: {remedy}"
+        yield f"Counts of {_join_names(more)} vary more than the model's Poisson distributions: {remedy}"
     if less:
         yield (
-            f"Counts of {_list(less)} vary less than the model's Poisson distributions, whose variance is at least "
-            f"their mean: {remedy}"
+            f"Counts of {_join_names(less)} vary less than the model's Poisson distributions, whose variance is at "
+            f"least their mean: {remedy}"
         )
 
 
-def _conclusions(found: Verdict) -> Iterator[str]:
+def _suggest_conclusions(found: Verdict) -> Iterator[str]:
     """What to do where nothing is left to try."""
     if found.fit == "bad":
         yield "None of the kinds of model tried fits: decide whether what is missed matters for what the model is for"
@@ -291,8 +288,8 @@ def _conclusions(found: Verdict) -> Iterator[str]:
         yield "Decide whether what is missed matters for what the model is for"
     elif found.fit == "unknown":
         yield "Judge the model on new rows before it is used"
-    elif found.troubles:
-        yield "Look at the trouble in the fit, below, before the model is used"
+    elif found.warnings:
+        yield "Look at the warnings of the fit, below, before the model is used"
     else:
         if found.flagged:
             yield "Look at the outliers below, and leave out those that are errors"
@@ -305,15 +302,15 @@ def _conclusions(found: Verdict) -> Iterator[str]:
             yield "Nothing urgent: use the model, and judge it again on new rows"
 
 
-def _is_shape(misfit: Misfit) -> bool:
+def _is_shape_misfit(misfit: Misfit) -> bool:
     """Whether a positive column that is skewed to the right may misfit so for want of a logarithm."""
     return misfit.moment == "share" or (misfit.moment in ("skewness", "tails") and misfit.z > 0)
 
 
-def _named(misfits: Iterator[Misfit]) -> tuple[str, ...]:
+def _columns_of(misfits: Iterator[Misfit]) -> tuple[str, ...]:
     """The columns, each once, in order."""
     return tuple(dict.fromkeys(misfit.columns[0] for misfit in misfits))
 
 
-def _list(names: tuple[str, ...]) -> str:
+def _join_names(names: tuple[str, ...]) -> str:
     return join_words(names, most=NAMED)

@@ -18,7 +18,7 @@ from boxloop.estimators import (
     VariationalAutoencoder,
 )
 from boxloop.report.read import BINARY, CONTINUOUS, COUNTS, Array
-from boxloop.report.text import counted
+from boxloop.report.text import count_of
 
 SIZES = (1, 2, 3, 4, 5, 6, 8, 10)
 RANKS = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20)
@@ -68,9 +68,9 @@ class Candidate:
     @property
     def name(self) -> str:
         """Family and size."""
-        most = "" if self.allowed is None else "at most "
+        most = "" if self.max_components is None else "at most "
         uses = "" if self.used is None else f" (uses {self.used})"
-        return f"{self.family}, {most}{counted(self.size, self.unit)}{uses}"
+        return f"{self.family}, {most}{count_of(self.size, self.unit)}{uses}"
 
     @property
     def unit(self) -> str:
@@ -78,39 +78,36 @@ class Candidate:
         return UNITS.get(self.family, "component")
 
     @property
-    def place(self) -> int:
-        """Where it stands among sizes: what it uses, where that is known."""
+    def size_in_use(self) -> int:
+        """Its size; of a Bayesian mixture the components that it uses, where that is known."""
         return self.size if self.used is None else self.used
 
     @property
-    def allowed(self) -> int | None:
+    def max_components(self) -> int | None:
         """Components that a Bayesian mixture may use; None for other models, whose size is what they use."""
         return self.size if self.family == BAYESIAN else None
 
     @property
-    def independent(self) -> bool:
+    def has_independent_columns(self) -> bool:
         """Whether its columns are unrelated within a component."""
         return self.family in INDEPENDENT
 
     @property
-    def bounded(self) -> bool:
+    def is_lower_bound(self) -> bool:
         """Whether its score is a lower bound of the log-likelihood."""
         return self.family == DEEP
 
 
-def candidates(kind: str, rows: int, columns: int, seed: int, *, alike: bool = True) -> tuple[Candidate, ...]:
-    """What to try on a table.
+def list_candidates(
+    kind: str, rows: int, columns: int, seed: int, *, alike: bool = True
+) -> tuple[Candidate, ...]:
+    """What to try on a table of values of a kind, with so many rows in each fit; the seed is that of every fit.
 
-    Args:
-        kind: of its values, see :func:`boxloop.report.columns.kind_of`.
-        rows: that each fit will see.
-        columns: of the table.
-        seed: of every fit.
-        alike: whether the columns are of like spread; where they are not, models that treat all columns alike are
-            left out, as they would depend on the units.
+    Where the columns are not of like standard deviation, models that treat all columns alike are left out, as they
+    would depend on the units.
 
     Example:
-        >>> [c.name for c in candidates("counts", 60, 3, 0)][:2]
+        >>> [c.name for c in list_candidates("counts", 60, 3, 0)][:2]
         ['Poisson mixture, 1 component', 'Poisson mixture, 2 components']
     """
     if kind in (COUNTS, BINARY):
@@ -119,7 +116,7 @@ def candidates(kind: str, rows: int, columns: int, seed: int, *, alike: bool = T
         return tuple(Candidate(family, k, estimator(k, random_state=seed)) for k in sizes)
     found = []
     for shape, family in SHAPES.items():
-        if _left_out(shape, columns, alike):
+        if _is_left_out(shape, columns, alike):
             continue
         for k in SIZES:
             if k == 1 and shape == "tied":
@@ -130,7 +127,7 @@ def candidates(kind: str, rows: int, columns: int, seed: int, *, alike: bool = T
                 )
     factors = [("Factor analysis", FactorAnalysis), ("Probabilistic PCA", ProbabilisticPCA)]
     for family, estimator in factors[: 2 if alike else 1]:
-        ranks = [r for r in RANKS if _identified(r, columns) and rows > r + EACH]
+        ranks = [r for r in RANKS if _is_identified(r, columns) and rows > r + EACH]
         found += [Candidate(family, r, estimator(r, random_state=seed)) for r in ranks]
     most = min(MOST, rows // EACH)
     if most > 1:
@@ -140,17 +137,11 @@ def candidates(kind: str, rows: int, columns: int, seed: int, *, alike: bool = T
     return tuple(found)
 
 
-def autoencoder(kind: str, rows: int, columns: int, seed: int) -> Candidate:
+def autoencoder_candidate(kind: str, rows: int, columns: int, seed: int) -> Candidate:
     """A small autoencoder, sized by the table.
 
-    Args:
-        kind: of the values.
-        rows: that each fit will see.
-        columns: of the table.
-        seed: of every fit.
-
     Example:
-        >>> autoencoder("measurements", 2000, 13, 0).name
+        >>> autoencoder_candidate("measurements", 2000, 13, 0).name
         'Variational autoencoder, 6 codes'
     """
     codes, batch = max(1, min(CODES, columns // 2)), 64 if rows < 2000 else 256
@@ -169,29 +160,29 @@ def autoencoder(kind: str, rows: int, columns: int, seed: int) -> Candidate:
     return Candidate(DEEP, codes, estimator)
 
 
-def no_autoencoder(rows: Array) -> str:
+def find_autoencoder_obstacle(rows: Array) -> str:
     """Why an autoencoder cannot be tried on rows; empty where it can.
 
     Example:
         >>> import numpy as np
-        >>> no_autoencoder(np.ones((60, 1)))
+        >>> find_autoencoder_obstacle(np.ones((60, 1)))
         'a single column has nothing to encode'
     """
     n, d = rows.shape
-    holes = int(np.isnan(rows).any(1).sum())
-    if holes:
-        have = "has" if holes == 1 else "have"
-        return f"it needs whole rows, and {counted(holes, 'row')} of {n} {have} missing values"
+    incomplete = int(np.isnan(rows).any(1).sum())
+    if incomplete:
+        have = "has" if incomplete == 1 else "have"
+        return f"it needs complete rows, and {count_of(incomplete, 'row')} of {n} {have} missing values"
     if d == 1:
         return "a single column has nothing to encode"
     return f"{n} rows are too few to train it on; {FEWEST_DEEP} are needed" if n < FEWEST_DEEP else ""
 
 
-def _left_out(shape: str, columns: int, alike: bool) -> bool:
+def _is_left_out(shape: str, columns: int, alike: bool) -> bool:
     wide, single = shape in ("full", "tied") and columns > WIDE, shape != "full" and columns == 1
     return wide or single or (shape == "spherical" and not alike)
 
 
-def _identified(rank: int, columns: int) -> bool:
+def _is_identified(rank: int, columns: int) -> bool:
     """Whether so many factors leave a covariance matrix something to disagree with (Ledermann's bound)."""
     return rank < columns and (columns - rank) ** 2 > columns + rank

@@ -34,20 +34,20 @@ from boxloop.numeric import mean_and_error
 Network = NetworkRegressor | NetworkClassifier
 Scores = RegressionScores | ClassificationScores
 
-NETWORK, STILL = "network", "mean network alone"
-SURE = 2.0
+NETWORK, MEAN_NETWORK = "network", "mean network alone"
+SIGNIFICANT = 2.0
 """Standard errors from which a lead is one."""
 LEVEL = 0.9
-"""Of the intervals whose coverage is told."""
+"""Of the intervals whose coverage is reported."""
 WORST = 10
 """Rows that are listed."""
-PASSES = 5000
+MAX_ITER = 5000
 """Most iterations of a logistic regression."""
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
-    """What is to be predicted from what.
+class SupervisedTable:
+    """A table of n rows with a column to predict, of which some rows are held out.
 
     Args:
         label: the file or the bundled data set.
@@ -56,10 +56,10 @@ class Problem:
         X: inputs, (n, d).
         y: numbers or labels, (n,).
         kind: ``regression`` or ``classification``.
-        told: why it is of this kind.
+        kind_reason: why it is of this kind.
         left_out: columns that are not used, with the reason.
         digest: SHA-256 of the data.
-        held: which rows judge, (n,).
+        held_out: which rows are, (n,).
     """
 
     label: str
@@ -68,20 +68,20 @@ class Problem:
     X: Array
     y: NDArray[Any]
     kind: str
-    told: str
+    kind_reason: str
     left_out: Mapping[str, str]
     digest: str
-    held: NDArray[np.bool_]
+    held_out: NDArray[np.bool_]
 
     @property
-    def trained(self) -> tuple[Any, NDArray[Any]]:
+    def fit_data(self) -> tuple[Any, NDArray[Any]]:
         """Rows of the fit: a frame of inputs, and the target."""
-        return self._frame(~self.held), self.y[~self.held]
+        return self._frame(~self.held_out), self.y[~self.held_out]
 
     @property
-    def judged(self) -> tuple[Any, NDArray[Any]]:
+    def held_out_data(self) -> tuple[Any, NDArray[Any]]:
         """Rows held out, likewise."""
-        return self._frame(self.held), self.y[self.held]
+        return self._frame(self.held_out), self.y[self.held_out]
 
     def _frame(self, mask: NDArray[np.bool_]) -> Any:
         return make_frame({name: self.X[mask, j] for j, name in enumerate(self.names)})
@@ -89,110 +89,106 @@ class Problem:
 
 @dataclass(frozen=True, eq=False)
 class NetworkFindings:
-    """A fitted network and what was found about it.
+    """A fitted network: its predictions of the held-out rows, and the audit of its posterior.
 
-    Args:
-        problem: what it predicts.
-        network: the fit.
-        found: its predictions of the rows held out.
-        scores: by name of the predictor, the network first, simple methods after it.
-        audit: of its posterior.
-        seed: of the split and the fit.
+    Scores are by name of the predictor, the network first, simple methods after it.
     """
 
-    problem: Problem
+    table: SupervisedTable
     network: Network
-    found: Any
+    predictions: Any
     scores: dict[str, Scores]
     audit: Audit
     seed: int
 
     @property
-    def ahead(self) -> dict[str, Difference]:
+    def leads(self) -> dict[str, Difference]:
         """Log score of the network less that of each other predictor, row by row."""
         own = self.scores[NETWORK]
-        return {name: _less(own, other) for name, other in self.scores.items() if name != NETWORK}
+        return {
+            name: _log_score_difference(own, other) for name, other in self.scores.items() if name != NETWORK
+        }
 
     @property
-    def worries(self) -> tuple[Concern, ...]:
+    def concerns(self) -> tuple[Concern, ...]:
         """Against simple methods, and all of the audit's; worst first."""
-        return worst_first((self._simple(), *self.audit.concerns))
+        return worst_first((self._compare_with_simple_methods(), *self.audit.concerns))
 
     @property
     def events(self) -> list[str]:
         """What was worth knowing of the fit."""
         return list(self.network.events_)
 
-    def _simple(self) -> Concern:
+    def _compare_with_simple_methods(self) -> Concern:
         """Against the simple method of the best log score."""
         what = "Against simple methods"
-        simple = {name: found for name, found in self.ahead.items() if name != STILL}
+        simple = {name: found for name, found in self.leads.items() if name != MEAN_NETWORK}
         other = min(simple, key=lambda name: simple[name].value)
         lead = simple[other]
         why = f"The mean log score differs from that of {other} by {lead}"
-        if lead.z < -SURE:
+        if lead.z < -SIGNIFICANT:
             return Concern(
                 "bad",
                 what,
                 f"{why}: it is worse",
                 f"use {other}, or try more rows, another prior or other widths",
             )
-        if not lead.z > SURE:
+        if not lead.z > SIGNIFICANT:
             return Concern(
                 "doubtful", what, f"{why}, which is not significant", f"prefer {other}, which is simpler"
             )
         return Concern("good", what, f"{why}: it is better")
 
 
-def judge_network(problem: Problem, network: Network, *, chains: int | None, seed: int) -> NetworkFindings:
-    """Score a fitted network and simple methods on the rows held out, and audit its posterior.
+def judge_network(
+    table: SupervisedTable, network: Network, *, chains: int | None, seed: int
+) -> NetworkFindings:
+    """Score a fitted network and simple methods on the held-out rows, and audit its posterior.
 
-    Args:
-        problem: with the rows that it was fitted to.
-        network: the fit.
-        chains: of Monte Carlo over all weights; None decides by size, 0 is none.
-        seed: of the labels behind chance.
+    ``chains`` are of Monte Carlo over all weights: None decides by size, 0 is none.
     """
-    X, y = problem.judged
-    still = copy.copy(network)
-    still.predictor_ = network.predictor_.with_scale(0.0)
-    found: Any = network.predict_distribution(X)
-    both = {NETWORK: found, STILL: still.predict_distribution(X)}
+    X, y = table.held_out_data
+    mean_network = copy.copy(network)
+    mean_network.predictor_ = network.predictor_.with_scale(0.0)
+    predictions: Any = network.predict_distribution(X)
+    both = {NETWORK: predictions, MEAN_NETWORK: mean_network.predict_distribution(X)}
     scores: dict[str, Scores] = {}
     if isinstance(network, NetworkRegressor):
         for name, one in both.items():
-            wide = np.broadcast_to(one.noise, one.mean.shape)
-            scores[name] = regression_scores(y, std=wide, draws=one.outputs, weight=one.allocation.weight)
-        scores |= {name: regression_scores(y, *law) for name, law in _simple_numbers(problem).items()}
+            noise = np.broadcast_to(one.noise, one.mean.shape)
+            scores[name] = regression_scores(y, std=noise, draws=one.outputs, weight=one.allocation.weight)
+        for name, mean_and_std in _fit_simple_regressions(table).items():
+            scores[name] = regression_scores(y, *mean_and_std)
     else:
         codes = np.searchsorted(network.classes_, y)
-        laws = {name: one.probability for name, one in both.items()} | _simple_classes(problem, network)
-        scores |= {name: classification_scores(law, codes, random_state=seed) for name, law in laws.items()}
-    looked = network.audit(*problem.trained, X, y, chains=chains)
-    return NetworkFindings(problem, network, found, scores, looked, seed)
+        chances = {name: one.probability for name, one in both.items()}
+        for name, chance in (chances | _fit_simple_classifiers(table, network)).items():
+            scores[name] = classification_scores(chance, codes, random_state=seed)
+    audit = network.audit(*table.fit_data, X, y, chains=chains)
+    return NetworkFindings(table, network, predictions, scores, audit, seed)
 
 
-def _simple_numbers(problem: Problem) -> dict[str, tuple[Array, Array]]:
-    """Mean and deviation of every row held out, by methods that need no training."""
-    (X, y), (new, _) = problem.trained, problem.judged
+def _fit_simple_regressions(table: SupervisedTable) -> dict[str, tuple[Array, Array]]:
+    """Mean and standard deviation for each held-out row, by methods that need no training."""
+    (X, y), (new, _) = table.fit_data, table.held_out_data
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FitWarning)  # columns that tell nothing make it the mean
+        warnings.simplefilter("ignore", FitWarning)  # columns without information make it the mean
         linear = BayesianLinearRegression(standardise=True).fit(X, y)
-    wide = float(np.std(y, ddof=1)) * math.sqrt(1.0 + 1.0 / len(y))
+    std = float(np.std(y, ddof=1)) * math.sqrt(1.0 + 1.0 / len(y))
     return {
         "linear regression": linear.predict(new, return_std=True),
-        "mean": (np.full(len(new), y.mean()), np.full(len(new), wide)),
+        "mean": (np.full(len(new), y.mean()), np.full(len(new), std)),
     }
 
 
-def _simple_classes(problem: Problem, network: NetworkClassifier) -> dict[str, Array]:
-    """Probabilities of every row held out, in the order of the network's classes."""
+def _fit_simple_classifiers(table: SupervisedTable, network: NetworkClassifier) -> dict[str, Array]:
+    """Probabilities of each held-out row, in the order of the network's classes."""
     from sklearn.linear_model import LogisticRegression
 
-    X, new, y = problem.X[~problem.held], problem.X[problem.held], problem.y[~problem.held]
+    X, new, y = table.X[~table.held_out], table.X[table.held_out], table.y[~table.held_out]
     mean, scale = X.mean(0), X.std(0)
     scale = np.where(scale > 0.0, scale, np.inf)
-    logistic = LogisticRegression(max_iter=PASSES).fit((X - mean) / scale, y)
+    logistic = LogisticRegression(max_iter=MAX_ITER).fit((X - mean) / scale, y)
     share = np.array([(y == label).mean() for label in network.classes_])
     return {
         "logistic regression": logistic.predict_proba((new - mean) / scale),
@@ -200,7 +196,8 @@ def _simple_classes(problem: Problem, network: NetworkClassifier) -> dict[str, A
     }
 
 
-def _less(one: Scores, other: Scores) -> Difference:
+def _log_score_difference(one: Scores, other: Scores) -> Difference:
+    """The mean log score of one less that of the other, paired by row."""
     if isinstance(one, RegressionScores) and isinstance(other, RegressionScores):
         return one.difference(other)["log score"]
     assert isinstance(one, ClassificationScores)
@@ -208,11 +205,11 @@ def _less(one: Scores, other: Scores) -> Difference:
     return one.difference(other)["log score"]
 
 
-def measures(scores: Scores) -> dict[str, tuple[float, float]]:
+def summarise_scores(scores: Scores) -> dict[str, tuple[float, float]]:
     """Each score with its standard error, by name.
 
     Example:
-        >>> found = measures(regression_scores([0.0, 2.0], [0.0, 0.0], [1.0, 1.0]))
+        >>> found = summarise_scores(regression_scores([0.0, 2.0], [0.0, 0.0], [1.0, 1.0]))
         >>> list(found), round(found["rmse"][0], 3)
         (['rmse', 'log_score', 'crps', 'coverage'], 1.414)
     """

@@ -14,13 +14,13 @@ from boxloop.criticise import ClassificationScores, RegressionScores
 from boxloop.estimators import Array, NetworkRegressor
 from boxloop.networks import RegressionPrediction
 from boxloop.numeric import format_number, format_with_error
-from boxloop.report.network_findings import LEVEL, NETWORK, WORST, Network, NetworkFindings, measures
-from boxloop.report.pages import Table, template, versions
+from boxloop.report.network_findings import LEVEL, NETWORK, WORST, Network, NetworkFindings, summarise_scores
+from boxloop.report.pages import TextTable, list_versions, load_template
 from boxloop.report.pictures import PAGE_DPI, Picture
 
 HEADS = {
     "rmse": "RMSE",
-    "log_score": "log score a row",
+    "log_score": "log score per row",
     "crps": "CRPS",
     "coverage": f"in {LEVEL:.0%} intervals",
     "accuracy": "accuracy",
@@ -30,44 +30,37 @@ HEADS = {
 """What each measure is called in tables."""
 
 
-def as_page(found: NetworkFindings, command: str, model: str | None) -> str:
-    """One page with nothing to fetch from elsewhere.
-
-    Args:
-        found: what to say.
-        command: that reproduces it.
-        model: name of the model file, where one was written.
-    """
-    return template("network.html.jinja").render(
+def render_network_page(found: NetworkFindings, command: str, model: str | None) -> str:
+    """One page with nothing to fetch from elsewhere; ``model`` names the model file, where one was written."""
+    return load_template("network.html.jinja").render(
         found=found,
-        problem=found.problem,
-        rows={"fit": int((~found.problem.held).sum()), "held": int(found.problem.held.sum())},
-        predictors=predictor_table(found),
-        worst=worst_table(found),
-        settings=setting_table(found),
-        pictures=network_pictures(found),
+        table=found.table,
+        rows={"fit": int((~found.table.held_out).sum()), "held": int(found.table.held_out.sum())},
+        predictors=tabulate_predictors(found),
+        worst=tabulate_worst_rows(found),
+        settings=tabulate_settings(found),
+        pictures=draw_network_pictures(found),
         command=command,
         model=model,
-        versions=versions(),
+        versions=list_versions(),
     )
 
 
-def predictor_table(found: NetworkFindings) -> Table:
-    """The network and simple methods on the rows held out."""
-    made = {name: measures(scores) for name, scores in found.scores.items()}
+def tabulate_predictors(found: NetworkFindings) -> TextTable:
+    """The network and simple methods on the held-out rows."""
+    made = {name: summarise_scores(scores) for name, scores in found.scores.items()}
     heads = ["predictor", *(HEADS[name] for name in made[NETWORK]), "network's lead in log score"]
     rows = []
     for name, facts in made.items():
-        lead = "" if name == NETWORK else format_with_error(*_pair(found.ahead[name]))
+        lead = ""
+        if name != NETWORK:
+            ahead = found.leads[name]
+            lead = format_with_error(ahead.value, ahead.standard_error)
         rows.append([name, *(format_with_error(*pair) for pair in facts.values()), lead])
-    return Table(heads, rows, 0, note(found))
+    return TextTable(heads, rows, 0, explain_scores(found))
 
 
-def _pair(difference: Any) -> tuple[float, float]:
-    return difference.value, difference.standard_error
-
-
-def note(found: NetworkFindings) -> str:
+def explain_scores(found: NetworkFindings) -> str:
     """What the scores are."""
     own = found.scores[NETWORK]
     if isinstance(own, RegressionScores):
@@ -82,22 +75,22 @@ def note(found: NetworkFindings) -> str:
     )
 
 
-def worst_rows(found: NetworkFindings) -> list[dict[str, Any]]:
-    """The rows held out that surprised the network most."""
+def list_worst_rows(found: NetworkFindings) -> list[dict[str, Any]]:
+    """The held-out rows of lowest log score."""
     scores = np.ravel(found.scores[NETWORK].log_score)
-    places = np.flatnonzero(found.problem.held)
-    _, seen = found.problem.judged
+    places = np.flatnonzero(found.table.held_out)
+    _, seen = found.table.held_out_data
     lines = []
     for i in np.argsort(scores, kind="stable")[:WORST].tolist():
         line: dict[str, Any] = {"row": int(places[i]), "log_score": scores[i], "observed": seen[i]}
         if isinstance(found.scores[NETWORK], RegressionScores):
             line |= {
-                "predicted": found.found.mean[i],
-                "std": found.found.std[i],
-                "epistemic_std": found.found.epistemic_std[i],
+                "predicted": found.predictions.mean[i],
+                "std": found.predictions.std[i],
+                "epistemic_std": found.predictions.epistemic_std[i],
             }
         else:
-            share, classes = found.found.probability[i], found.network.classes_
+            share, classes = found.predictions.probability[i], found.network.classes_
             line |= {
                 "predicted": classes[int(share.argmax())],
                 "probability": share.max(),
@@ -107,11 +100,11 @@ def worst_rows(found: NetworkFindings) -> list[dict[str, Any]]:
     return lines
 
 
-def worst_table(found: NetworkFindings) -> Table:
+def tabulate_worst_rows(found: NetworkFindings) -> TextTable:
     """The same as text."""
     numbers = isinstance(found.scores[NETWORK], RegressionScores)
     rows = []
-    for line in worst_rows(found):
+    for line in list_worst_rows(found):
         cells = [f"row {line['row']}"]
         if numbers:
             off = (line["observed"] - line["predicted"]) / line["std"]
@@ -125,13 +118,11 @@ def worst_table(found: NetworkFindings) -> Table:
             cells += [str(line["predicted"]), format_number(line["probability"], 2)]
         rows.append(cells)
     if numbers:
-        return Table(
-            ["", "observed", "predicted ± deviation", "deviations apart", "deviation due to weights"], rows
-        )
-    return Table(["", "observed", "was given", "predicted", "with probability"], rows)
+        return TextTable(["", "observed", "predicted ± std", "z", "std due to weights"], rows)
+    return TextTable(["", "observed", "its probability", "predicted", "with probability"], rows)
 
 
-def chosen(fit: Network) -> dict[str, Any]:
+def list_settings(fit: Network) -> dict[str, Any]:
     """How a network was made, and what its fit chose."""
     parts = fit.posterior_.components()
     told = (
@@ -153,16 +144,16 @@ def chosen(fit: Network) -> dict[str, Any]:
     }
 
 
-def setting_table(found: NetworkFindings) -> Table:
+def tabulate_settings(found: NetworkFindings) -> TextTable:
     """The same as text."""
-    return Table(["", ""], [list(line) for line in spoken(chosen(found.network))])
+    return TextTable(["", ""], [list(line) for line in format_settings(list_settings(found.network))])
 
 
-def spoken(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+def format_settings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Facts as lines of two cells.
 
     Example:
-        >>> spoken({"weight_decay": 0.0251, "hidden": [50, 50]})
+        >>> format_settings({"weight_decay": 0.0251, "hidden": [50, 50]})
         [('weight decay', '0.0251'), ('hidden', '50, 50')]
     """
     lines = []
@@ -173,31 +164,31 @@ def spoken(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     return lines
 
 
-def network_facts(found: NetworkFindings) -> dict[str, Any]:
+def network_to_dict(found: NetworkFindings) -> dict[str, Any]:
     """All numbers, for programs."""
-    lead = found.ahead
+    lead = found.leads
     predictors = []
     for name, scores in found.scores.items():
         line: dict[str, Any] = {"name": name}
-        for key, (value, error) in measures(scores).items():
+        for key, (value, error) in summarise_scores(scores).items():
             line |= {key: value, f"{key}_error": error}
         if name in lead:
             line |= {"lead": lead[name].value, "lead_error": lead[name].standard_error}
         predictors.append(line)
     return {
-        "target": found.problem.target,
-        "columns": list(found.problem.names),
-        "left_out": dict(found.problem.left_out),
-        "kind": found.problem.kind,
-        "why": found.problem.told,
-        "rows": {"fit": int((~found.problem.held).sum()), "held_out": int(found.problem.held.sum())},
+        "target": found.table.target,
+        "columns": list(found.table.names),
+        "left_out": dict(found.table.left_out),
+        "kind": found.table.kind,
+        "kind_reason": found.table.kind_reason,
+        "rows": {"fit": int((~found.table.held_out).sum()), "held_out": int(found.table.held_out.sum())},
         "seed": found.seed,
         "predictors": predictors,
-        "worries": [asdict(worry) for worry in found.worries],
+        "concerns": [asdict(concern) for concern in found.concerns],
         "level": found.audit.level,
         "assumptions": list(found.audit.assumptions),
-        "worst_rows": worst_rows(found),
-        "settings": {"estimator": type(found.network).__name__, **chosen(found.network)},
+        "list_worst_rows": list_worst_rows(found),
+        "settings": {"estimator": type(found.network).__name__, **list_settings(found.network)},
         "events": found.events,
     }
 
@@ -206,54 +197,63 @@ SHOWN = 150
 """Most rows that have bars of their own."""
 
 
-def network_pictures(found: NetworkFindings) -> dict[str, Picture]:
+def draw_network_pictures(found: NetworkFindings) -> dict[str, Picture]:
     """All pictures by key."""
-    return {picture.key: picture for picture in (*_predictions(found), *_posterior(found))}
+    return {picture.key: picture for picture in (*_draw_predictions(found), *_draw_posterior(found))}
 
 
-def _predictions(found: NetworkFindings) -> Iterator[Picture]:
-    rows = int(found.problem.held.sum())
-    if isinstance(found.found, RegressionPrediction):
-        axes = intervals(found.found, found.problem.judged[1], found.problem.target)
+def _draw_predictions(found: NetworkFindings) -> Iterator[Picture]:
+    rows = int(found.table.held_out.sum())
+    if isinstance(found.predictions, RegressionPrediction):
+        axes = plot_intervals(found.predictions, found.table.held_out_data[1], found.table.target)
         caption = (
-            f"Rows held out; bars hold {LEVEL:.0%} of what the network expects. Orange lies outside its bar."
+            f"Held-out rows; bars hold {LEVEL:.0%} of what the network expects. Orange lies outside its bar."
         )
-        said = f"Observed against predicted {found.problem.target} for {rows} rows held out, with intervals."
-        calibration = "How many rows held out lie in intervals of each probability; the band is chance."
-        yield Picture("predictions", _png(axes), caption, said)
+        said = f"Observed against predicted {found.table.target} for {rows} held-out rows, with intervals."
+        calibration = "How many held-out rows lie in intervals of each probability; the band is chance."
+        yield Picture("predictions", _render_png(axes), caption, said)
     else:
-        axes = answered(found)
+        axes = plot_accuracy_by_share(found)
         caption = (
             "Accuracy where only the rows are answered that the network is surest of, as a share of all."
         )
-        yield Picture("predictions", _png(axes), caption, f"Accuracy by share of {rows} rows answered.")
+        yield Picture(
+            "predictions",
+            _render_png(axes),
+            caption,
+            f"Accuracy by share of {rows} rows answered.",
+        )
         calibration = "How often the likeliest class was right, by the probability it was given."
     alt = "Coverage or reliability of the network and of its mean network alone."
-    yield Picture("calibration", _png(found.audit.held_out.plot()), calibration, alt)
+    yield Picture("calibration", _render_png(found.audit.held_out.plot()), calibration, alt)
 
 
-def _posterior(found: NetworkFindings) -> Iterator[Picture]:
+def _draw_posterior(found: NetworkFindings) -> Iterator[Picture]:
     audit = found.audit
     if audit.trajectory is not None:
         caption = "Autocorrelation of the weights by lag; independent posterior draws would have none."
         size = f"effective sample size {audit.trajectory.median_ess:.0f}"
         alt = f"Autocorrelation of {audit.trajectory.n_vectors} vectors; {size}."
-        yield Picture("iterates", _png(audit.trajectory.plot()), caption, alt)
+        yield Picture("iterates", _render_png(audit.trajectory.plot()), caption, alt)
     if audit.last_layer is not None:
         caption = "Each point is a weight of the last layer: its standard deviation relative to the exact posterior's."
         alt = f"Outputs have {audit.last_layer.output_ratio:.2g} times the variance of the exact posterior."
-        yield Picture("last", _png(audit.last_layer.plot()), caption, alt)
+        yield Picture("last", _render_png(audit.last_layer.plot()), caption, alt)
     losses = found.network.history_["loss"]
     axes = figures.trace(losses, title="Training, then collecting", up="loss", told="the last")
     axes.set_xlabel("epoch")
-    yield Picture("loss", _png(axes), "The mean loss of each epoch.", f"Loss over {len(losses)} epochs.")
+    yield Picture(
+        "loss", _render_png(axes), "The mean loss of each epoch.", f"Loss over {len(losses)} epochs."
+    )
     tuning = found.network.predictor_.tuning
     if tuning is not None:
         caption = "The scale of the covariance, chosen by rows that the fit held out."
-        yield Picture("scale", _png(tuning.plot()), caption, f"The best scale is {found.network.scale_:.3g}.")
+        yield Picture(
+            "scale", _render_png(tuning.plot()), caption, f"The best scale is {found.network.scale_:.3g}."
+        )
 
 
-def intervals(found: RegressionPrediction, seen: Array, name: str) -> Any:
+def plot_intervals(found: RegressionPrediction, seen: Array, name: str) -> Any:
     """Observed against predicted, with intervals around the prediction.
 
     Args:
@@ -279,18 +279,18 @@ def intervals(found: RegressionPrediction, seen: Array, name: str) -> Any:
     return axes
 
 
-def answered(found: NetworkFindings) -> Any:
+def plot_accuracy_by_share(found: NetworkFindings) -> Any:
     """Accuracy over the share of rows answered, surest first by probability, and by how much networks agree."""
     scores = found.scores[NETWORK]
     assert isinstance(scores, ClassificationScores)
     axes = figures.new_axes(6.6, 4.6)
     figures.dress(axes, "Rows it is surest of", "share of rows answered", "accuracy on these")
     orders = {
-        "by probability": -found.found.probability.max(1),
-        "by agreement of networks": found.found.mutual_information,
+        "by probability": -found.predictions.probability.max(1),
+        "by agreement of networks": found.predictions.mutual_information,
     }
     for place, (name, doubt) in enumerate(orders.items()):
-        share, right = running(scores.correct, doubt)
+        share, right = accuracy_by_share(scores.correct, doubt)
         axes.plot(share, right, color=figures.COLOURS[place], linewidth=1.6, label=name)
     axes.axhline(scores.accuracy, color=figures.FAINT, linewidth=0.9, linestyle=(0, (4, 3)), label="all rows")
     axes.set_xlim(0.0, 1.02)
@@ -302,11 +302,11 @@ def answered(found: NetworkFindings) -> Any:
     return axes
 
 
-def running(right: NDArray[np.bool_], doubt: Array) -> tuple[Array, Array]:
+def accuracy_by_share(right: NDArray[np.bool_], doubt: Array) -> tuple[Array, Array]:
     """Share of rows answered, and accuracy on these, as rows of more and more doubt are let in; ties together.
 
     Example:
-        >>> running(np.array([True, False, True]), np.array([0.1, 0.3, 0.1]))
+        >>> accuracy_by_share(np.array([True, False, True]), np.array([0.1, 0.3, 0.1]))
         (array([0.66666667, 1.        ]), array([1.        , 0.66666667]))
     """
     order = np.argsort(doubt, kind="stable")
@@ -315,5 +315,5 @@ def running(right: NDArray[np.bool_], doubt: Array) -> tuple[Array, Array]:
     return (n / len(order))[last], (total / n)[last]
 
 
-def _png(axes: Any) -> bytes:
+def _render_png(axes: Any) -> bytes:
     return figures.png(axes, PAGE_DPI)

@@ -14,11 +14,11 @@ JOINERS = "\u200c\u200d"
 """Format characters that scripts and emoji need."""
 
 
-def counted(count: int, what: str) -> str:
+def count_of(count: int, what: str) -> str:
     """A number of things, in the plural where it is due.
 
     Example:
-        >>> counted(1, "component"), counted(3, "component")
+        >>> count_of(1, "component"), count_of(3, "component")
         ('1 component', '3 components')
     """
     return f"{count} {what}{'' if count == 1 else 's'}"
@@ -26,10 +26,6 @@ def counted(count: int, what: str) -> str:
 
 def escape_controls(text: str, keep: str = "\n") -> str:
     r"""Text with its control characters written out: they could move the cursor, hide words or turn their direction.
-
-    Args:
-        text: which may come from data or file names.
-        keep: control characters that stay.
 
     Example:
         >>> escape_controls("a\x1b[2Jb\u202ec")
@@ -44,19 +40,19 @@ def escape_controls(text: str, keep: str = "\n") -> str:
     )
 
 
-def plain(value: Any) -> Any:
+def to_json_values(value: Any) -> Any:
     """A value of NumPy's and Python's as JSON knows it.
 
     Example:
-        >>> plain({"a": np.array([1.0, np.nan]), "b": (np.int64(2), Path("c"))})
+        >>> to_json_values({"a": np.array([1.0, np.nan]), "b": (np.int64(2), Path("c"))})
         {'a': [1.0, None], 'b': [2, 'c']}
     """
     if isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json_values(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
+        return [to_json_values(item) for item in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return str(value) if isinstance(value, Path) else value

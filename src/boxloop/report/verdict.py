@@ -15,14 +15,17 @@ from scipy import stats
 
 from boxloop.criticise import BelowStatistic, Gap
 from boxloop.numeric import format_number, significant_digits
-from boxloop.report.candidates import LIMITS, Candidate
+from boxloop.report.candidates import LIMITS
 from boxloop.report.examine import Finalist, Findings
-from boxloop.report.outliers import Outlying
+from boxloop.report.outliers import RATE, Outliers
 from boxloop.report.read import COUNTS
 
-RATE = 0.05
-"""Rate of false discoveries among the misfits that are named, and level of the test of all moments together."""
+WORSE = 2.0
+"""Standard errors by which a candidate must predict held-out rows worse to count as worse."""
+MANY = 0.1
+"""Share of the rows from which flagged rows count against the model."""
 
+Fit = Literal["good", "partial", "bad", "unknown"]
 Moment = Literal["mean", "variance", "covariance", "skewness", "tails", "share"]
 
 WORDS: dict[Moment, str] = {
@@ -39,18 +42,10 @@ OF_COLUMNS: dict[str, Moment] = {"first": "mean", "third": "skewness", "fourth":
 
 @dataclass(frozen=True)
 class Misfit:
-    """A moment in which data and model differ.
+    """A moment in which data and model differ: of one column, of a covariance two.
 
-    Args:
-        moment: which one.
-        columns: it is about: two for a covariance, else one.
-        data: its value in the data.
-        model: its value under the model.
-        z: data less model, in units of its error.
-        p_value: of this moment by itself.
-        discovery: rate of false discoveries at which it counts as a misfit.
-        at: of a share, the value up to which rows are counted.
-        scale: of a share, the standard deviation of the column under the model.
+    ``z`` is data less model in units of its error. Of a share, ``threshold`` is the value up to which rows count, and
+    ``scale`` the standard deviation of the column under the model.
     """
 
     moment: Moment
@@ -59,18 +54,19 @@ class Misfit:
     model: float
     z: float
     p_value: float
-    discovery: float
-    at: float | None = None
+    p_adjusted: float
+    threshold: float | None = None
     scale: float | None = None
 
     @property
-    def what(self) -> str:
+    def description(self) -> str:
         """The moment, in words."""
-        at = "" if self.at is None else f"{self.at:.{significant_digits(self.at, self.scale or 0.0)}g}"
-        return WORDS[self.moment].format(*self.columns, at=at)
+        at = self.threshold
+        value = "" if at is None else f"{at:.{significant_digits(at, self.scale or 0.0)}g}"
+        return WORDS[self.moment].format(*self.columns, at=value)
 
-    def values(self, digits: int = 4) -> tuple[str, str]:
-        """The data's value and the model's, with digits enough to tell them apart."""
+    def format_values(self, digits: int = 4) -> tuple[str, str]:
+        """The data's value and the model's, with digits enough to distinguish them."""
         gap = self.data - self.model
         data, model = (
             format_number(value, significant_digits(value, gap, digits)) for value in (self.data, self.model)
@@ -80,33 +76,33 @@ class Misfit:
     @property
     def sentence(self) -> str:
         """The misfit as a person would say it."""
-        more = "too small" if self.z > 0 else "too large"
-        data, model = self.values(3)
+        size = "too small" if self.z > 0 else "too large"
+        data, model = self.format_values(3)
         return (
-            f"the model's {self.what} is {more}: {model} where the data have {data} "
+            f"the model's {self.description} is {size}: {model} where the data have {data} "
             f"({'over 999' if abs(self.z) > 999 else f'{abs(self.z):.1f}'} standard errors)"
         )
 
 
-def misfits(finalist: Finalist) -> tuple[Misfit, ...]:
-    """The moments in which a model differs from the rows that judge it, worst first."""
+def list_misfits(finalist: Finalist) -> tuple[Misfit, ...]:
+    """The moments in which a model differs from its held-out rows, worst first."""
     # A label is for people, and a column may be named like one: entries are matched with their z-scores, too.
     entries = {
         (gap.name, label, z): entry
         for gap in finalist.criticism.gaps
-        for label, z, entry in zip(gap.labels, gap.z.tolist(), _entries(gap), strict=True)
+        for label, z, entry in zip(gap.labels, gap.z.tolist(), _describe_entries(gap), strict=True)
     }
     found = []
     for row in finalist.criticism.misfits(RATE).to_dict("records"):
         moment, columns, at, scale = entries[row["function"], row["entry"], row["z"]]
-        data, model, z, p_value, discovery = (
+        data, model, z, p_value, p_adjusted = (
             float(row[key]) for key in ("data", "model", "z", "p_value", "p_adjusted")
         )
-        found.append(Misfit(moment, columns, data, model, z, p_value, discovery, at, scale))
+        found.append(Misfit(moment, columns, data, model, z, p_value, p_adjusted, at, scale))
     return tuple(found)
 
 
-def _entries(gap: Gap) -> Iterator[tuple[Moment, tuple[str, ...], float | None, float | None]]:
+def _describe_entries(gap: Gap) -> Iterator[tuple[Moment, tuple[str, ...], float | None, float | None]]:
     """Which moment of which columns each entry of a test function is, up to which value, in its order."""
     names = gap.statistic.frame.names
     if isinstance(gap.statistic, BelowStatistic):
@@ -121,22 +117,12 @@ def _entries(gap: Gap) -> Iterator[tuple[Moment, tuple[str, ...], float | None, 
             yield OF_COLUMNS[gap.name], (name,), None, None
 
 
-WORSE = 2.0
-"""Standard errors by which a candidate must predict held-out rows worse to count as worse."""
-MANY = 0.1
-"""Share of the rows from which outliers are no outliers."""
-
-Fit = Literal["good", "partial", "bad", "unknown"]
-
-
 @dataclass(frozen=True)
 class SetAside:
-    """Candidates that were fitted and not considered, as their components shrank onto few rows or one value.
+    """Candidates that were not considered, as their components shrank onto few rows or one value.
 
-    Args:
-        total: how many.
-        higher: how many of these have a higher held-out log-likelihood than the best candidate considered.
-        columns: in which one value is so frequent that components may shrink onto it.
+    ``higher`` is how many of them have a higher held-out log-likelihood than the best candidate considered; ``columns``
+    are those in which one value is so frequent that components may shrink onto it.
     """
 
     total: int = 0
@@ -146,16 +132,10 @@ class SetAside:
 
 @dataclass(frozen=True)
 class Autoencoder:
-    """How an autoencoder did.
-
-    Args:
-        name: of the candidate; empty where none was tried.
-        without: why none was tried though one was asked for.
-        behind: how far it is behind the best at most, with the error of that; None where it is the best.
-    """
+    """How an autoencoder did: how far behind the best at most, None where it is the best; or why none was tried."""
 
     name: str = ""
-    without: str = ""
+    obstacle: str = ""
     behind: tuple[float, float] | None = None
 
 
@@ -174,22 +154,22 @@ class Verdict:
         lead: how far the best is ahead of the chosen one, with the error of this paired difference.
         considered: how many candidates the chosen one was compared with, itself included.
         as_good: candidates considered, but for the chosen one, that do not predict held-out rows worse; the best first.
-        ungrouped: whether one of these has a single component.
+        single_component: whether one of these has a single component.
         set_aside: candidates that were not considered.
         failed: names of the candidates that could not be fitted, and why the first could not.
-        p_value: of all moments together on the test rows; None where it was not worked out.
-        test_rows: how many rows judged.
+        p_value: of all moments together on the held-out rows; None where it was not worked out.
+        test_rows: number of held-out rows.
         error_known: whether the error of the fit is part of this test.
         detectable: gap of a mean in standard deviations, or of a correlation, that is noticed with chance one half.
         misfits: moments that stand out, worst first.
         fitting: finalists, but for the chosen one, whose moments stand out neither together nor alone.
-        outliers: places of the rows flagged, the worst first; not all where they are many.
+        outliers: numbers of the rows flagged, the worst first; not all where they are many.
         flagged: how many rows are flagged.
         rows: of how many.
         counts: whether the values are counts.
         skewed: columns that are positive and skewed to the right.
         fitted_rows: how many rows chose the model.
-        troubles: what the fit of the chosen model warned of.
+        warnings: what the fit of the chosen model warned of.
         left_out: columns that were not used, and why.
         missing: columns with missing values, and the share of these.
         read: how many rows were worked with, and how many there are.
@@ -206,7 +186,7 @@ class Verdict:
     lead: tuple[float, float]
     considered: int
     as_good: tuple[str, ...]
-    ungrouped: bool
+    single_component: bool
     set_aside: SetAside
     failed: tuple[tuple[str, ...], str]
     p_value: float | None
@@ -221,7 +201,7 @@ class Verdict:
     counts: bool
     skewed: frozenset[str]
     fitted_rows: int
-    troubles: tuple[str, ...]
+    warnings: tuple[str, ...]
     left_out: tuple[tuple[str, str], ...]
     missing: tuple[tuple[str, float], ...]
     read: tuple[int, int]
@@ -232,105 +212,100 @@ class Verdict:
         """Whether the model describes the rows: the test of all moments, single moments and outliers taken together."""
         if self.p_value is not None and self.p_value < RATE:
             return "bad"
-        if self.misfits or self.too_many_flagged:
+        if self.misfits or self.has_too_many_outliers:
             return "partial"
         return "unknown" if self.p_value is None else "good"
 
     @property
-    def certain(self) -> bool:
+    def is_certain(self) -> bool:
         """Whether the model fits, every other candidate predicts held-out rows worse, and larger ones were on offer."""
         return self.fit == "good" and self.considered > 1 and not self.as_good and not self.at_limit
 
     @property
-    def too_many_flagged(self) -> bool:
+    def has_too_many_outliers(self) -> bool:
         """Whether so many rows are flagged that the model is at fault, and not the rows."""
         return self.flagged > MANY * self.rows
 
 
-def judge(found: Findings, outlying: Outlying) -> Verdict:
+def judge_findings(found: Findings, outliers: Outliers) -> Verdict:
     """What findings come to."""
-    chosen, best, sound = found.trials[found.chosen], found.trials[found.best], found.sound
+    chosen, best = found.trials[found.chosen], found.trials[found.best]
     others = [
-        place for place in np.argsort(found.behind[:, 0]).tolist() if sound[place] and place != found.chosen
+        place
+        for place in np.argsort(found.behind_best[:, 0]).tolist()
+        if found.eligible[place] and place != found.chosen
     ]
-    as_good = [found.trials[place].candidate for place in others if not _worse(found, place)]
+    as_good = [found.trials[place].candidate for place in others if not _predicts_worse(found, place)]
     candidate, criticism, table = chosen.candidate, found.model.criticism, found.table
-    failed = [trial for trial in found.trials if trial.unusable]
+    failed = [trial for trial in found.trials if trial.reason_unusable]
     used = [column for column in table.columns if column.used]
     return Verdict(
         model=candidate.name,
         unit=candidate.unit,
-        size=candidate.place,
-        at_limit=candidate.place in (LIMITS.get(candidate.unit), candidate.allowed),
+        size=candidate.size_in_use,
+        at_limit=candidate.size_in_use in (LIMITS.get(candidate.unit), candidate.max_components),
         larger_tried=any(
             found.trials[place].candidate.family == candidate.family
             and found.trials[place].candidate.size > candidate.size
             for place in others
         ),
-        independent=candidate.independent,
+        independent=candidate.has_independent_columns,
         best=best.candidate.name,
-        lead=(float(found.behind[found.chosen, 0]), float(found.behind[found.chosen, 1])),
-        considered=int(sound.sum()),
+        lead=(float(found.behind_best[found.chosen, 0]), float(found.behind_best[found.chosen, 1])),
+        considered=int(found.eligible.sum()),
         as_good=tuple(other.name for other in as_good),
-        ungrouped=any(_ungrouped(other) for other in as_good),
-        set_aside=_set_aside(found),
-        failed=(tuple(trial.candidate.name for trial in failed), failed[0].unusable if failed else ""),
-        p_value=_known(criticism.p_value),
+        single_component=any(other.unit == "component" and other.size_in_use == 1 for other in as_good),
+        set_aside=_summarise_set_aside(found),
+        failed=(tuple(trial.candidate.name for trial in failed), failed[0].reason_unusable if failed else ""),
+        p_value=criticism.p_value if isfinite(criticism.p_value or 0.0) else None,
         test_rows=criticism.n_rows,
         error_known=criticism.parameter_error == "included",
-        detectable=_detectable(criticism.n_rows, sum(len(gap.labels) for gap in criticism.gaps)),
-        misfits=misfits(found.model),
+        detectable=_smallest_detectable_gap(criticism.n_rows, sum(len(gap.labels) for gap in criticism.gaps)),
+        misfits=list_misfits(found.model),
         fitting=tuple(f.trial.candidate.name for f in found.finalists[1:] if is_adequate(f)),
-        outliers=tuple(row.place for row in outlying.rows if row.flagged),
-        flagged=outlying.flagged,
-        rows=len(outlying.scores),
+        outliers=tuple(row.row for row in outliers.rows if row.flagged),
+        flagged=outliers.flagged,
+        rows=len(outliers.log_density),
         counts=table.kind == COUNTS,
-        skewed=frozenset(column.name for column in used if column.skewed_positive),
-        fitted_rows=len(found.first),
-        troubles=chosen.troubles,
-        left_out=tuple((column.name, column.aside) for column in table.columns if not column.used),
+        skewed=frozenset(column.name for column in used if column.is_right_skewed),
+        fitted_rows=len(found.fit_rows),
+        warnings=chosen.warnings,
+        left_out=tuple((column.name, column.left_out) for column in table.columns if not column.used),
         missing=tuple((column.name, column.missing) for column in used if column.missing > 0),
         read=(len(table.rows), table.n_rows),
-        autoencoder=next(_autoencoder(found), Autoencoder(without=found.without)),
+        autoencoder=next(_find_autoencoder(found), Autoencoder(obstacle=found.autoencoder_obstacle)),
     )
 
 
-def _worse(found: Findings, place: int) -> bool:
+def _predicts_worse(found: Findings, place: int) -> bool:
     """Whether a candidate predicts held-out rows worse than the chosen one, beyond chance."""
-    chosen, other = found.trials[found.chosen].density, found.trials[place].density
+    chosen, other = found.trials[found.chosen].log_density, found.trials[place].log_density
     assert chosen is not None
     assert other is not None
     lag, error = other.gap_to(chosen)
     return lag > WORSE * error
 
 
-def _ungrouped(candidate: Candidate) -> bool:
-    return candidate.unit == "component" and candidate.place == 1
-
-
-def _known(p_value: float | None) -> float | None:
-    return None if p_value is None or not isfinite(p_value) else p_value
-
-
 def is_adequate(finalist: Finalist) -> bool:
+    """Whether its moments stand out neither together nor alone."""
     p_value = finalist.criticism.p_value
-    return p_value is not None and p_value >= RATE and not misfits(finalist)
+    return p_value is not None and p_value >= RATE and not list_misfits(finalist)
 
 
-def _set_aside(found: Findings) -> SetAside:
+def _summarise_set_aside(found: Findings) -> SetAside:
     aside = found.set_aside
-    higher = sum(bool(found.behind[place, 0] < 0.0) for place in aside)
-    tied = tuple(column.name for column in found.table.columns if column.used and column.mostly_one)
+    higher = sum(bool(found.behind_best[place, 0] < 0.0) for place in aside)
+    tied = tuple(column.name for column in found.table.columns if column.used and column.is_mostly_one_value)
     return SetAside(len(aside), higher, tied if aside else ())
 
 
-def _detectable(rows: int, entries: int) -> float:
+def _smallest_detectable_gap(rows: int, entries: int) -> float:
     """The largest of so many z-scores of a true model is below this with chance 1 - RATE, in units of one row's."""
     return float(stats.norm.isf(0.5 * RATE / max(entries, 1))) / sqrt(max(rows, 1))
 
 
-def _autoencoder(found: Findings) -> Iterator[Autoencoder]:
+def _find_autoencoder(found: Findings) -> Iterator[Autoencoder]:
     for place, trial in enumerate(found.trials):
-        if trial.candidate.bounded and not trial.unusable:
-            lag, error = (float(value) for value in found.behind[place])
+        if trial.candidate.is_lower_bound and not trial.reason_unusable:
+            lag, error = (float(value) for value in found.behind_best[place])
             yield Autoencoder(trial.candidate.name, "", None if place == found.best else (lag, error))
