@@ -187,7 +187,7 @@ def network_to_dict(found: NetworkFindings) -> dict[str, Any]:
         "concerns": [asdict(concern) for concern in found.concerns],
         "level": found.audit.level,
         "assumptions": list(found.audit.assumptions),
-        "list_worst_rows": list_worst_rows(found),
+        "worst_rows": list_worst_rows(found),
         "settings": {"estimator": type(found.network).__name__, **list_settings(found.network)},
         "events": found.events,
     }
