@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 JOINERS = "\u200c\u200d"
 """Format characters that scripts and emoji need."""
 
@@ -44,10 +42,11 @@ def to_json_values(value: Any) -> Any:
     """A value of NumPy's and Python's as JSON knows it.
 
     Example:
+        >>> import numpy as np
         >>> to_json_values({"a": np.array([1.0, np.nan]), "b": (np.int64(2), Path("c"))})
         {'a': [1.0, None], 'b': [2, 'c']}
     """
-    if isinstance(value, np.ndarray | np.generic):
+    if hasattr(value, "tolist"):  # an array or a number of NumPy's, whose import --help must not wait for
         value = value.tolist()
     if isinstance(value, Mapping):
         return {str(key): to_json_values(item) for key, item in value.items()}
