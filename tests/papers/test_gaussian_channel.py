@@ -56,7 +56,7 @@ def test_exact_errors_are_those_of_many_samples():
         x, y = channel.draw(2000, generator(i))
         rho, _, _ = VariableScores(
             channel.left(x, 2), channel.right(y, 2), one, torch.zeros(2000)
-        ).correlations()
+        ).compute_correlations()
         found.append(rho.square().numpy())
     np.testing.assert_allclose(np.std(found, 0), exact_error(channel, 2000, 2), rtol=0.2)
 

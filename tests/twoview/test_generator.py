@@ -21,11 +21,11 @@ from boxloop.twoview import (
     SquaredErrorLoss,
     SquaredErrorValidation,
     ViewPair,
+    estimate_residual_variance,
     fit_code_mixture,
     keep_leading_variables,
     prepend_variables,
-    reduced_rank_code,
-    residual_variance,
+    solve_reduced_rank_code,
     standardise_codes,
 )
 
@@ -69,7 +69,7 @@ def made() -> tuple[Tensor, RelevanceModel, ArraySource]:
 def coder_of(source: ArraySource, components: int, hidden: tuple[int, ...] = (16,)) -> CodeNetwork:
     network = Layers(components, hidden, 5)
     part = Part(network, network.start(generator(3)))
-    return CodeNetwork(reduced_rank_code(sum_moments(source), 5, components) @ _bent(components), part)
+    return CodeNetwork(solve_reduced_rank_code(sum_moments(source), 5, components) @ _bent(components), part)
 
 
 def _bent(k: int) -> Tensor:
@@ -83,7 +83,7 @@ def test_linear_layer_starts_at_principal_components_where_variables_span_the_co
 ) -> None:
     _, _, source = made
     u, x = source.rows[:, :5], source.rows[:, 5:]
-    codes = u @ reduced_rank_code(sum_moments(source), 5, k)
+    codes = u @ solve_reduced_rank_code(sum_moments(source), 5, k)
     values = torch.linalg.eigvalsh(torch.cov(x.mT, correction=0))
     assert best_linear(codes, x) == pytest.approx(float(values[: 5 - k].sum() / 5), rel=1e-8, abs=1e-12)
     sizes = (values.flip(0)[:k] / values[-1]).clamp(min=1e-4)
@@ -94,7 +94,7 @@ def test_linear_layer_starts_at_principal_components_where_variables_span_the_co
 def test_codes_beyond_what_the_columns_hold_start_small() -> None:
     rows = table(200, 6)[:, :2]
     u = torch.cat([rows, rows.square(), (rows[:, :1] * rows[:, 1:])], 1)
-    code = reduced_rank_code(sum_moments(ArraySource(torch.cat([u, rows], 1))), 5, 4)
+    code = solve_reduced_rank_code(sum_moments(ArraySource(torch.cat([u, rows], 1))), 5, 4)
     spread = torch.cov((u @ code).mT, correction=0).diagonal().sqrt()
     torch.testing.assert_close(spread[2:], torch.full((2,), 0.01).double(), rtol=1e-6, atol=0.0)
     torch.testing.assert_close(spread[0], torch.ones(()).double(), rtol=1e-6, atol=0.0)
@@ -104,10 +104,10 @@ def test_linear_layer_is_the_best_of_its_rank_on_other_variables() -> None:
     rows = table(300, 5)
     u = torch.cat([rows[:, :2], rows[:, :1] ** 2], 1)
     moments = sum_moments(ArraySource(torch.cat([u, rows], 1)))
-    best = best_linear(u @ reduced_rank_code(moments, 3, 1), rows)
+    best = best_linear(u @ solve_reduced_rank_code(moments, 3, 1), rows)
     around = [best_linear(u @ normal((3, 1), generator(seed)), rows) for seed in range(200)]
     assert best < min(around)
-    assert best_linear(u @ reduced_rank_code(moments, 3, 3), rows) == pytest.approx(
+    assert best_linear(u @ solve_reduced_rank_code(moments, 3, 3), rows) == pytest.approx(
         best_linear(u, rows), rel=1e-8
     )
 
@@ -116,7 +116,7 @@ def test_more_components_than_variables_are_refused(
     made: tuple[Tensor, RelevanceModel, ArraySource],
 ) -> None:
     with pytest.raises(ValueError, match="n_components=6 is more than the 5 relevant variables"):
-        reduced_rank_code(sum_moments(made[2]), 5, 6)
+        solve_reduced_rank_code(sum_moments(made[2]), 5, 6)
 
 
 def test_error_weighs_rows_as_repetition_does(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:
@@ -139,7 +139,7 @@ def settle(
 ) -> tuple[CodeNetwork, GeneratorModel]:
     rows, relevance, source = made
     coder = coder_of(source, k)
-    residual = residual_variance(coder, source, 5, "diagonal", 1e-4)
+    residual = estimate_residual_variance(coder, source, 5, "diagonal", 1e-4)
     frame = fit_standardisation(ArraySource(rows))
     return coder, standardise_codes(coder, relevance, sum_moments(source), frame, residual)
 
@@ -172,9 +172,9 @@ def test_noise_is_the_mean_square_left_over(made: tuple[Tensor, RelevanceModel, 
     apart = (rows - model.reconstruct(rows)).square().mean(0)
     variance = model.emission(model.encode(rows[:1])).covariance().diagonal()[0]
     torch.testing.assert_close(variance, apart, rtol=1e-9, atol=0.0)
-    one = residual_variance(coder, source, 5, "spherical", 1e-4)
+    one = estimate_residual_variance(coder, source, 5, "spherical", 1e-4)
     torch.testing.assert_close(one[0], model.noise.mean(), rtol=1e-12, atol=0.0)
-    assert float(residual_variance(coder, source, 5, "diagonal", 7.0).min()) == 7.0
+    assert float(estimate_residual_variance(coder, source, 5, "diagonal", 7.0).min()) == 7.0
 
 
 def test_samples_follow_the_law_that_the_model_states(

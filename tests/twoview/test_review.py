@@ -21,8 +21,8 @@ from boxloop.twoview import (
     channel_error,
     choose_ridge,
     cross_fitted_significance,
-    permutation_statistics,
     relevance_loss,
+    studentise_permutations,
 )
 
 
@@ -80,9 +80,9 @@ def test_exchanged_statistics_do_not_know_which_order_was_the_true_one() -> None
     orders = torch.tensor(np.array(np.meshgrid(*[range(4)] * 4)).reshape(4, -1).T)
     orders = orders[[len(set(order)) == 4 for order in orders.tolist()]]
     every = torch.stack([
-        permutation_statistics(u, v[order], weight, 1, torch.Generator().manual_seed(0))[0, 0] for order in orders
+        studentise_permutations(u, v[order], weight, 1, torch.Generator().manual_seed(0))[0, 0] for order in orders
     ])  # fmt: skip
-    drawn = permutation_statistics(u, v, weight, 400, torch.Generator().manual_seed(3))[:, 0]
+    drawn = studentise_permutations(u, v, weight, 400, torch.Generator().manual_seed(3))[:, 0]
     assert float((drawn[:, None] - every).abs().amin(1).max()) < 1e-10
 
 

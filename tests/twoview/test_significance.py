@@ -22,12 +22,12 @@ from boxloop.twoview import (
     assign_folds,
     combine_p_values,
     cross_fitted_significance,
+    draw_sample_mask,
     held_out_significance,
-    permutation_statistics,
-    permutation_sums,
-    rotation_sums,
-    sample_mask,
+    studentise_permutations,
     sum_by_fold,
+    sum_over_permutations,
+    sum_over_rotations,
 )
 
 
@@ -84,7 +84,7 @@ def test_chosen_rows_are_a_fair_choice_whatever_the_tiles():
     weight[::5] = 0.0
 
     def chosen(tile, mass, start):
-        return ConcatenatedRows.of(tile[sample_mask(mass, start, 2500 / 20_000, 3)])
+        return ConcatenatedRows.of(tile[draw_sample_mask(mass, start, 2500 / 20_000, 3)])
 
     found = ArraySource(rows, weight).reduce_at(chosen).concatenate()[:, 0]
     assert torch.equal(found, Tiled(rows, weight).reduce_at(chosen).concatenate()[:, 0])
@@ -99,7 +99,7 @@ def test_chosen_rows_are_a_fair_choice_whatever_the_tiles():
 def test_sums_of_exchanged_rows_one_by_one():
     g = generator(0)
     a, b = torch.randn(2, 12, 3, generator=g, dtype=torch.float64)
-    found = permutation_sums(a, b, 40, generator(9))
+    found = sum_over_permutations(a, b, 40, generator(9))
     order = torch.rand((40, 12), generator=generator(9), dtype=torch.float64).argsort(1)
     for i in range(40):
         there = b[order[i]]
@@ -109,7 +109,7 @@ def test_sums_of_exchanged_rows_one_by_one():
 
 def test_sums_of_rotated_rows_one_by_one():
     a, b = torch.randn(2, 11, 2, generator=generator(0), dtype=torch.float64)
-    found = rotation_sums(a, b, 6, generator(9))
+    found = sum_over_rotations(a, b, 6, generator(9))
     own = generator(9)
     order, turn = torch.randperm(11, generator=own), 1 + torch.randperm(10, generator=own)[:6]
     for i, step in enumerate(turn.tolist()):
@@ -121,10 +121,10 @@ def test_sums_of_rotated_rows_one_by_one():
 def test_the_statistic_does_not_change_with_units_and_a_constant_says_nothing():
     u, v = torch.randn(2, 30, 2, generator=generator(0), dtype=torch.float64)
     weight = torch.rand(30, generator=generator(1), dtype=torch.float64) + 0.1
-    one = permutation_statistics(u, v, weight, 20, generator(2))
-    two = permutation_statistics(5.0 + 1e5 * u, 1e-5 * v - 3.0, 7.0 * weight, 20, generator(2))
+    one = studentise_permutations(u, v, weight, 20, generator(2))
+    two = studentise_permutations(5.0 + 1e5 * u, 1e-5 * v - 3.0, 7.0 * weight, 20, generator(2))
     torch.testing.assert_close(one, two, rtol=1e-8, atol=1e-8)
-    flat = permutation_statistics(u, torch.full_like(v, 0.1), weight, 20, generator(2))
+    flat = studentise_permutations(u, torch.full_like(v, 0.1), weight, 20, generator(2))
     assert bool((flat == 0.0).all())
     assert combine_p_values([flat], [1.0]).tolist() == [1.0, 1.0]
 
@@ -132,7 +132,7 @@ def test_the_statistic_does_not_change_with_units_and_a_constant_says_nothing():
 def test_strong_correlations_of_few_rows_beat_every_other_order():
     x = torch.randn(12, 1, generator=generator(0), dtype=torch.float64)
     for y in (x, x + 0.01 * torch.randn(12, 1, generator=generator(1), dtype=torch.float64)):
-        found = permutation_statistics(x, y, torch.ones(12).double(), 999, generator(2))
+        found = studentise_permutations(x, y, torch.ones(12).double(), 999, generator(2))
         assert bool((found[0] > found[1:]).all())
 
 
@@ -145,10 +145,10 @@ def test_uncorrelated_but_dependent_variables_are_not_called_correlated():
         u = torch.randn(300, 1, generator=g, dtype=torch.float64)
         v = u.abs() * torch.randn(300, 1, generator=g, dtype=torch.float64)
         hits += (
-            combine_p_values([permutation_statistics(u, v, torch.ones(300).double(), 99, g)], [1.0])[0]
+            combine_p_values([studentise_permutations(u, v, torch.ones(300).double(), 99, g)], [1.0])[0]
             <= 0.05
         )
-        sums = permutation_sums(u - u.mean(), v - v.mean(), 99, g)[0, :, 0]
+        sums = sum_over_permutations(u - u.mean(), v - v.mean(), 99, g)[0, :, 0]
         plain += 1 + int((sums >= ((u - u.mean()) * v).sum()).sum()) <= 5
     assert hits / 400 < 0.05 + 4.2 * (0.05 * 0.95 / 400) ** 0.5
     assert plain / 400 > 0.05 + 4.2 * (0.05 * 0.95 / 400) ** 0.5
@@ -163,7 +163,7 @@ def test_p_values_of_held_out_rows_are_uniform_under_independence(n):
         u = torch.randn(n, 1, generator=g, dtype=torch.float64).exp()
         v = torch.rand(n, 1, generator=g, dtype=torch.float64)
         p.append(
-            combine_p_values([permutation_statistics(u, v, 0.5 + u[:, 0].clamp(max=2), 499, g)], [1.0])[0]
+            combine_p_values([studentise_permutations(u, v, 0.5 + u[:, 0].clamp(max=2), 499, g)], [1.0])[0]
         )
     assert uniform(p) > 1e-4
 
@@ -187,7 +187,7 @@ def test_errors_are_the_delta_method_by_autograd():
     u, v = torch.randn(2, 40, 1, generator=generator(0), dtype=torch.float64)
     v = v + u
     weight = torch.rand(40, generator=generator(1), dtype=torch.float64) + 0.1
-    rho, error, _ = VariableScores(u, v, weight, torch.zeros(40)).correlations()
+    rho, error, _ = VariableScores(u, v, weight, torch.zeros(40)).compute_correlations()
     share = (weight / weight.sum()).requires_grad_()
     p = share / share.sum()
     a, b = u[:, 0] - p @ u[:, 0], v[:, 0] - p @ v[:, 0]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor, nn
 
@@ -33,10 +34,19 @@ from boxloop.data import (
     to_array,
     validate_rows,
 )
-from boxloop.estimators._base import DeviceEstimator, to_numpy, warn_of
+from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy, warn_of
 from boxloop.estimators._input import Shape, find_shape_fault, flatten_images, match_columns, refuse_rows
-from boxloop.estimators._params import pick_device, pick_dtype
-from boxloop.estimators._training import NetworkShapes, TrainingRun, check_convergence, make_part, make_plan
+from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._training import (
+    COUNT,
+    POSITIVE,
+    RATE,
+    NetworkShapes,
+    TrainingRun,
+    check_convergence,
+    make_part,
+    make_plan,
+)
 from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
 from boxloop.loop import Progress
 from boxloop.models import Convolutions, Layers, Part, SavedModule
@@ -92,47 +102,31 @@ HELD_OUT_VALUES = 1 << 25
 
 @dataclass(frozen=True)
 class ViewSchema:
-    """What a fit knows of the table of one view: later tables of that view are read alike.
+    """What a fit knows of the table of one view: later tables of that view are read alike."""
 
-    Args:
-        word: ``X`` or ``Y``, for messages.
-        names: of the columns.
-        image: shape of one image, None for plain rows.
-        values: of a finite view, in order, as they came; None for numbers.
-        flat: whether the table had one dimension.
-    """
-
-    word: str
-    names: tuple[str, ...]
-    image: Shape | None = None
-    values: tuple[Any, ...] | None = None
-    flat: bool = False
+    word: str  # ``X`` or ``Y``, for messages
+    names: tuple[str, ...]  # of the columns
+    image: Shape | None = None  # shape of one image, None for plain rows
+    values: tuple[Any, ...] | None = None  # of a finite view, in order, as they came; None for numbers
+    flat: bool = False  # whether the table had one dimension
 
     @classmethod
     def read(
-        cls, table: Any, word: str, finite: bool | None, device: torch.device, weight: Any = None
+        cls, table: Any, word: str, features: Any, device: torch.device, weight: Any = None
     ) -> tuple[ViewSchema, Source]:
-        """The schema of a table of a fit, and its rows.
-
-        Args:
-            table: what the user gave.
-            word: its name.
-            finite: whether one column holds labels; None decides by whether it holds text.
-            device: where the rows go.
-            weight: of the rows.
-        """
+        """The schema of a table of a fit, and its rows on a device; ``features`` are the parameter of this view."""
         column = _single_column(table)
-        flat = column is not None and _is_flat(table)
-        if finite or (finite is None and _holds_labels(table, column)):
+        flat = column is not None and _is_one_dimensional(table)
+        if features == "finite" or (features == "auto" and _has_labels(table, column)):
             if column is None:
                 raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
             _refuse_missing_labels(column, word)
-            names = (column_name(table) or f"{word.lower()}0",)
-            schema = cls(word, names, None, _distinct_values(column, word), flat)
+            names = (find_column_name(table) or f"{word.lower()}0",)
+            schema = cls(word, names, None, _list_distinct_values(column, word), flat)
             return schema, schema.open(table, device, weight)
         rows, image = flatten_images(table)
-        name = column_name(table) if flat else None
-        source = _open_numbers(rows, word, weight, None if name is None else [name])
+        name = find_column_name(table) if flat else None
+        source = _open_numeric_table(rows, word, weight, None if name is None else [name])
         return cls(word, source.names, image, None, flat), _complete_source(source, word, device)
 
     def open(self, table: Any, device: torch.device, weight: Any = None) -> Source:
@@ -144,9 +138,9 @@ class ViewSchema:
             raise ValueError(
                 f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
             )
-        flat = _is_flat(table)
+        flat = _is_one_dimensional(table)
         names = list(self.names) if len(self.names) == 1 and flat else None
-        source = _open_numbers(rows, self.word, weight, names)
+        source = _open_numeric_table(rows, self.word, weight, names)
         unnamed = tuple(f"x{j}" for j in range(source.n_columns))
         if source.n_columns != len(self.names) or not (
             source.names == self.names or unnamed in (source.names, self.names)
@@ -188,7 +182,7 @@ class ViewSchema:
         return [str(name) for name in (self.names if self.values is None else self.values)]
 
 
-def _open_numbers(table: Any, word: str, weight: Any, names: list[str] | None) -> Source:
+def _open_numeric_table(table: Any, word: str, weight: Any, names: list[str] | None) -> Source:
     """A table of numbers as a source; one dimension is one column."""
     if isinstance(table, list | tuple):
         table = np.asarray(table)
@@ -221,16 +215,13 @@ def _complete_source(source: Source, word: str, device: torch.device) -> Source:
         source = on_device(source, device)
     if isinstance(source, ArraySource) and bool(torch.isfinite(source.rows.sum())):
         return source  # a finite sum proves that nothing is missing
-    checked = refuse_rows(source, torch.isnan, partial(_missing_message, word))
+    message = "{} has a missing value (NaN) in column {!r}: impute it, or drop the row"
+    checked = refuse_rows(source, torch.isnan, lambda name, _: message.format(word, name))
     if not isinstance(source, ArraySource):
         return checked
     for _ in checked.chunks():
         pass
     return source
-
-
-def _missing_message(word: str, name: str, _: float) -> str:
-    return f"{word} has a missing value (NaN) in column {name!r}: impute it, or drop the row"
 
 
 def _single_column(table: Any) -> Any:
@@ -252,38 +243,38 @@ def _single_column(table: Any) -> Any:
     return values if values.ndim == 1 else None
 
 
-def _is_flat(table: Any) -> bool:
+def _is_one_dimensional(table: Any) -> bool:
     """Whether a table has one dimension."""
     if isinstance(table, np.ndarray | Tensor):
         return table.ndim == 1
     return _single_column(table) is not None and np.asarray(table).ndim == 1
 
 
-def column_name(table: Any) -> str | None:
+def find_column_name(table: Any) -> str | None:
     """Name of the one column of a frame or series."""
     frame = as_frame(table)
     name = getattr(table, "name", None) if frame is None else frame.columns[0]
     return None if name is None else str(name)
 
 
-def _is_text(column: Any) -> bool:
+def _has_text(column: Any) -> bool:
     kind = np.asarray(column).dtype.kind
     return kind in "USb" or (kind == "O" and any(isinstance(value, str | bool) for value in column))
 
 
-def _holds_labels(table: Any, column: Any) -> bool:
+def _has_labels(table: Any, column: Any) -> bool:
     """Whether a table is one column of text, of true and false, or of a categorical type, whose numbers are labels."""
-    if column is None or _is_text(column):
+    if column is None or _has_text(column):
         return column is not None
     frame = as_frame(table)
     kind = getattr(table, "dtype", None) if frame is None else frame.schema[frame.columns[0]]
     return str(kind).lower().startswith(("categor", "enum"))
 
 
-def _distinct_values(column: Any, word: str) -> tuple[Any, ...]:
+def _list_distinct_values(column: Any, word: str) -> tuple[Any, ...]:
     """The values of a column, in order."""
     try:
-        return tuple(np.unique(np.asarray(column, dtype=object if _is_text(column) else None)).tolist())
+        return tuple(np.unique(np.asarray(column, dtype=object if _has_text(column) else None)).tolist())
     except TypeError as error:
         kinds = ", ".join(sorted({type(value).__name__ for value in np.asarray(column).tolist()}))
         raise ValueError(f"{word} mixes labels of several types ({kinds}): make them all text") from error
@@ -302,49 +293,16 @@ def _refuse_missing_labels(column: Any, word: str) -> None:
 # Features
 
 
-@dataclass(frozen=True)
-class FeatureOptions:
-    """How the features of one view are made.
-
-    Args:
-        kind: ``auto``, ``linear``, ``fourier``, ``network``, ``finite`` or a module.
-        n_features: outputs of a network.
-        hidden: of a default network.
-        n_fourier: random features of a kernel.
-        length_scale: of the kernel in standard units, None for the median distance.
-        device: where the view lives.
-        dtype: of a network.
-    """
-
-    kind: Any
-    n_features: int
-    hidden: Sequence[int] | None
-    n_fourier: int
-    length_scale: float | None
-    device: torch.device
-    dtype: torch.dtype
-
-    @property
-    def finite(self) -> bool | None:
-        """Whether one column holds labels: yes, no, or (None) if it holds text."""
-        if isinstance(self.kind, str) and self.kind in ("finite", "auto"):
-            return True if self.kind == "finite" else None
-        return False
-
-
-def start_view(options: FeatureOptions, schema: ViewSchema, source: Source, stream: Generator) -> View:
-    """Features of one view before training.
-
-    Args:
-        options: of the features.
-        schema: of the table.
-        source: its rows, on the device.
-        stream: on the CPU.
-
-    Raises:
-        ValueError: a module that does not give (n, k) features.
-    """
-    device, kind, dtype = options.device, options.kind, options.dtype
+def start_view(
+    estimator: BaseEstimator,
+    kind: Any,
+    n_features: int,
+    schema: ViewSchema,
+    source: Source,
+    stream: Generator,
+) -> View:
+    """Features of one view before training, of a kind, by the other parameters of an estimator."""
+    device, dtype = pick_device(estimator.device), getattr(torch, estimator.dtype or "float32")
     if schema.values is not None:
         return FiniteView(torch.arange(len(schema.values), dtype=torch.float64, device=device))
     known = fit_standardisation(source, hashed=False)
@@ -354,23 +312,21 @@ def start_view(options: FeatureOptions, schema: ViewSchema, source: Source, stre
         return LinearView(origin, scale)
     if kind == "fourier":
         own = spawn(stream, 2)
-        length = options.length_scale or _median_distance(source, origin, scale, own[0])
-        return FourierView.start(origin, scale, options.n_fourier, length, own[1])
+        length = estimator.length_scale or _compute_median_distance(source, origin, scale, own[0])
+        return FourierView.start(origin, scale, estimator.n_fourier, length, own[1])
     if isinstance(kind, nn.Module):
         part = make_part(kind, None, device, dtype, stream)
-        return NetworkView(origin, scale, part, _output_width(part, origin, kind, device), bounded=False)
-    shape = NetworkShapes(source.n_columns, options.n_features, schema.image, options.hidden)
+        return NetworkView(origin, scale, part, _measure_output_width(part, origin, kind), bounded=False)
+    shape = NetworkShapes(source.n_columns, n_features, schema.image, estimator.hidden)
     image, widths = shape.convolution_input, shape.widths
-    network: Any = (
-        Layers(source.n_columns, widths, options.n_features)
-        if image is None
-        else Convolutions(image, widths, options.n_features)
-    )
+    network: Any = Layers(source.n_columns, widths, n_features)
+    if image is not None:
+        network = Convolutions(image, widths, n_features)
     part = make_part(None, network, device, dtype, stream)
-    return NetworkView(origin, scale, part, options.n_features)
+    return NetworkView(origin, scale, part, n_features)
 
 
-def _median_distance(source: Source, origin: Tensor, scale: Tensor, stream: Generator) -> float:
+def _compute_median_distance(source: Source, origin: Tensor, scale: Tensor, stream: Generator) -> float:
     """Median distance of rows in standard units."""
     sample = sample_rows(source, KERNEL_ROWS, stream)
     rows = (sample.rows[sample.weight > 0.0].to(origin) - origin) / scale
@@ -378,11 +334,12 @@ def _median_distance(source: Source, origin: Tensor, scale: Tensor, stream: Gene
     return float(distance.median()) if len(distance) and bool(distance.median() > 0.0) else 1.0
 
 
-def _output_width(part: Part, origin: Tensor, module: nn.Module, device: torch.device) -> int:
+def _measure_output_width(part: Part, origin: Tensor, module: nn.Module) -> int:
+    """Number of features that a user's module gives; refuses one that does not map rows to features."""
     name, columns = type(module).__name__, len(origin)
     try:
         with torch.no_grad():
-            output = part(torch.zeros(2, columns, device=device))
+            output = part(torch.zeros(2, columns, device=origin.device))
     except RuntimeError as error:
         raise ValueError(
             f"{name} does not take rows of {columns} columns (images flattened): {error}"
@@ -398,61 +355,27 @@ def _output_width(part: Part, origin: Tensor, module: nn.Module, device: torch.d
 
 
 @dataclass(frozen=True)
-class Training:
-    """How features were learned.
-
-    Args:
-        held_out: rows that neither trained nor chose the epoch, both views.
-        history: a list per name, with a value per epoch.
-        epochs: number of epochs.
-        batch: rows of a mini-batch.
-        converged: whether validation stopped improving.
-        interrupted: whether Ctrl-C ended it.
-    """
-
-    held_out: ArraySource | None
-    history: dict[str, list[float]]
-    epochs: int
-    batch: int
-    converged: bool
-    interrupted: bool
-
-
-@dataclass(frozen=True)
 class FittedViews:
-    """Canonical variables with the means of columns, the rows behind them, and how the fit went.
-
-    Args:
-        fit: the variables.
-        rows: of the fit, both views.
-        ridge: that was used.
-        concerns: what makes the fit doubtful.
-        training: how features were learned; None where they are fixed.
-    """
+    """Canonical variables with the means of columns, the rows behind them, and how the fit went."""
 
     fit: RelevanceFit
-    rows: Source
-    ridge: float
+    rows: Source  # of the fit, both views
+    ridge: float  # that was used
     concerns: tuple[str, ...]
-    training: Training | None = None
-
-    @property
-    def held_out(self) -> ArraySource | None:
-        """Rows that neither trained nor chose the epoch."""
-        return None if self.training is None else self.training.held_out
+    batch: int  # rows of a mini-batch; all of them where features are fixed
+    held_out: ArraySource | None = None  # rows that neither trained nor chose the epoch
+    history: dict[str, list[float]] = field(default_factory=dict)  # a value per epoch
+    epochs: int = 1
+    converged: bool = True
+    interrupted: bool = False
 
 
 def fit_views(
     estimator: BaseEstimator, pair: ViewPair, both: Source, first: Source | None, most: int
 ) -> FittedViews:
-    """Fit features by the parameters of an estimator.
+    """Fit features that have not been trained by the parameters of an estimator.
 
-    Args:
-        estimator: a ``RelevantFeatures``, or another with its parameters of training.
-        pair: features of both views before training.
-        both: rows that hold both views.
-        first: rows of the first view alone, where a channel draws the second anew at every step.
-        most: largest number of canonical variables.
+    ``first`` holds the rows of the first view alone, where a channel draws the second anew at every step.
     """
     learned, validate = bool(pair.trainable()), estimator.ridge == "validation"
     if validate and learned:
@@ -467,7 +390,8 @@ def fit_views(
     if not learned:
         dtype = torch.float64 if estimator.dtype is None else pick_dtype(estimator.dtype)
         fit = fit_fixed_features(pair, both, most, ridge, dtype)
-        return FittedViews(fit, both, ridge, find_concerns(fit.model, both.n_rows, most, ridge))
+        concerns = find_concerns(fit.model, both.n_rows, most, ridge)
+        return FittedViews(fit, both, ridge, concerns, both.n_rows)
     return _train_views(estimator, pair, both, first, ridge, most)
 
 
@@ -516,9 +440,18 @@ def _train_views(
             "feature the relevances of a batch are spurious; raise batch_size, lower n_features, or use more rows",
             *concerns,
         )
-    history = state.history_by_name()
-    training = Training(for_tests, history, state.epoch, max(epochs.sizes), converged, outcome.interrupted)
-    return FittedViews(RelevanceFit.of(model, train), train, ridge, concerns, training)
+    return FittedViews(
+        RelevanceFit.of(model, train),
+        train,
+        ridge,
+        concerns,
+        batch=max(epochs.sizes),
+        held_out=for_tests,
+        history=state.history_by_name(),
+        epochs=state.epoch,
+        converged=converged,
+        interrupted=outcome.interrupted,
+    )
 
 
 def _describe_progress(progress: Progress[TrainState]) -> str:
@@ -592,13 +525,7 @@ FACTS: dict[str, Any] = {
 
 
 def views_file(x_features: str, y_features: str | None = None, **facts: Any) -> ModelFile:
-    """The file of an estimator of two views.
-
-    Args:
-        x_features: parameter that may be a module, the features of the first view.
-        y_features: the same of the second view, if any.
-        facts: types of other fitted attributes.
-    """
+    """The file of an estimator of two views: parameters that may be modules, and types of other fitted attributes."""
     modules = {x_features: "model.pair.left.part"}
     if y_features is not None:
         modules[y_features] = "model.pair.right.part"
@@ -609,20 +536,20 @@ def views_file(x_features: str, y_features: str | None = None, **facts: Any) -> 
         {**FACTS, **facts},
         modules,
         attribute="fit_",
-        checks=(_schemas_fit,),
+        checks=(_has_matching_schemas,),
     )
 
 
-def _schemas_fit(estimator: Any, saved: Saved) -> str | None:
+def _has_matching_schemas(estimator: Any, saved: Saved) -> str | None:
     """A check of a file: the schema of each view fits the view."""
     fit: Any = saved.tree
     pair = fit.model.pair
-    return _schema_fault(estimator.x_schema_, pair.left, saved.axes["v_left"]) or _schema_fault(
+    return _find_schema_fault(estimator.x_schema_, pair.left, saved.axes["v_left"]) or _find_schema_fault(
         estimator.y_schema_, pair.right, saved.axes["v_right"]
     )
 
 
-def _schema_fault(schema: ViewSchema, view: View, n_values: int) -> str | None:
+def _find_schema_fault(schema: ViewSchema, view: View, n_values: int) -> str | None:
     labels = list(schema.values or ())
     alike = is_of(labels, list[str]) or is_of(labels, list[bool | int | float])
     if not alike or any(isinstance(label, float) and not math.isfinite(label) for label in labels):
@@ -638,29 +565,57 @@ def _schema_fault(schema: ViewSchema, view: View, n_values: int) -> str | None:
 # Estimators
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class TwoViewEstimator(
     SaveMixin, DeviceEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
-    """Base of the estimators: rows in, the results of a fit out."""
+    """Base of the estimators: the parameters of training that they share, rows in, the results of a fit out."""
 
-    x_schema_: ViewSchema
-    y_schema_: ViewSchema
-    feature_names_in_: Any
+    hidden: Any = None
+    n_fourier: int = 300
+    length_scale: float | None = None
+    ridge: float | str | None = None
+    constant: str = "enforced"
+    learning_rate: float = 1e-3
+    schedule: str = "constant"
+    weight_decay: float = 0.0
+    clip: float = 100.0
+    batch_size: int | None = None
+    max_iter: int = 200
+    patience: int | None = 20
+    validation_fraction: float = 0.2
+    random_state: Any = None
+    verbose: int = 0
+    checkpoint: Any = None
+    device: str = "cpu"
+    dtype: str | None = None
 
-    def _store(self, fitted: FittedViews, most: int) -> None:
+    _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        "hidden": ["array-like", None],
+        "n_fourier": [COUNT],
+        "length_scale": [POSITIVE, None],
+        "ridge": [RATE, StrOptions({"validation"}), None],
+        "constant": [StrOptions({"enforced", "learned"})],
+        "schedule": [StrOptions({"constant", "cosine"})],
+        "weight_decay": [RATE],
+        "dtype": [*COMMON["dtype"], None],
+        "batch_size": [COUNT, None],
+        "patience": [COUNT, None],
+        "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
+        **{name: [POSITIVE] for name in ("learning_rate", "clip")},
+        **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
+    }
+
+    def _store_fit(self, fitted: FittedViews, most: int) -> None:
         """Set the attributes of a fit of at most so many variables, and warn of its concerns."""
-        training = fitted.training
-        self._rows, self.held_out_ = fitted.rows, fitted.held_out
-        self.history_ = {} if training is None else training.history
-        self.n_iter_ = 1 if training is None else training.epochs
-        self.batch_size_ = fitted.rows.n_rows if training is None else training.batch
-        self.converged_ = training is None or training.converged
-        self.interrupted_ = training is not None and training.interrupted
+        self._rows, self.held_out_, self.history_ = fitted.rows, fitted.held_out, fitted.history
+        self.n_iter_, self.batch_size_ = fitted.epochs, fitted.batch
+        self.converged_, self.interrupted_ = fitted.converged, fitted.interrupted
         self.events_, self.ridge_ = list(fitted.concerns), fitted.ridge
-        self._publish(fitted.fit, most)
+        self._store_model(fitted.fit, most)
         warn_of(self.events_)
 
-    def _publish(self, fit: RelevanceFit, most: int) -> None:
+    def _store_model(self, fit: RelevanceFit, most: int) -> None:
         self.fit_, self.model_ = fit, fit.model
         self.correlation_ = to_numpy(self.model_.canonical.correlation)
         self.relevance_ = self.correlation_**2
@@ -672,14 +627,16 @@ class TwoViewEstimator(
         if is_read_in_place(rows) or isinstance(rows, np.memmap | Tensor):
             match_columns(self, open_source(rows).names, reset)
             return X
-        column = _single_column(rows)
-        if (finite or _holds_labels(rows, column)) if reset else self.x_schema_.values is not None:
+        if reset:
+            labelled = finite or _has_labels(rows, _single_column(rows))
+        else:
+            labelled = self.x_schema_.values is not None
+        if labelled:
             self.n_features_in_ = 1
             if reset:
-                if hasattr(self, "feature_names_in_"):
-                    del self.feature_names_in_
-                if np.ndim(rows) == 2 and column_name(rows) is not None:
-                    self.feature_names_in_ = np.asarray([column_name(rows)], dtype=object)
+                self.__dict__.pop("feature_names_in_", None)
+                if np.ndim(rows) == 2 and find_column_name(rows) is not None:
+                    self.feature_names_in_ = np.asarray([find_column_name(rows)], dtype=object)
             return X
         checked = validate_rows(
             self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False
@@ -689,15 +646,20 @@ class TwoViewEstimator(
         named = getattr(self, "feature_names_in_", None)
         return checked if named is None else open_source(checked, columns=list(named))
 
-    def _open_x(self, X: Any, weight: Any = None) -> Source:
+    def _open_first_view(self, X: Any, weight: Any = None) -> Source:
         check_is_fitted(self)
         return self.x_schema_.open(
             self._validate_first_view(X, reset=False), pick_device(self.device), weight
         )
 
-    def _open_y(self, Y: Any) -> Source:
+    def _open_second_view(self, Y: Any) -> Source:
         check_is_fitted(self)
         return self.y_schema_.open(Y, pick_device(self.device))
+
+    def _map_first_view(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
+        """``function(rows)`` of all rows of a first view."""
+        mapped: Array = to_numpy(check_no_overflow(apply_to_rows(self._open_first_view(X), function)))
+        return mapped
 
     @property
     def _n_features_out(self) -> int:

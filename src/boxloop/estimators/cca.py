@@ -158,9 +158,9 @@ class CCA(
             raise ValueError(
                 f"`n_components` upper bound is {most}. Got {self.n_components} instead. Reduce `n_components`."
             )
-        pair = ViewPair(self._standardise(left), self._standardise(right))
+        pair = ViewPair(self._fit_linear_view(left), self._fit_linear_view(right))
         source = pair_sources(ArraySource(left), ArraySource(right), hold=False)
-        self._publish(fit_fixed_features(pair, source, self.n_components))
+        self._from_tree(fit_fixed_features(pair, source, self.n_components))
         concerns = []
         if n <= p + q:
             concerns.append(
@@ -183,35 +183,33 @@ class CCA(
         checked: Array = check_array(table, input_name="y", dtype=np.float64, ensure_2d=False)
         return checked
 
-    def _standardise(self, rows: Tensor) -> LinearView:
+    def _fit_linear_view(self, rows: Tensor) -> LinearView:
         frame = fit_standardisation(ArraySource(rows), hashed=False)
         if not self.scale:
             return LinearView(frame.origin, torch.ones_like(frame.origin))
         unbiased = math.sqrt(len(rows) / (len(rows) - 1))
         return LinearView(frame.origin, torch.where(frame.constant, 1.0, frame.scale * unbiased))
 
-    def _publish(self, fit: RelevanceFit) -> None:
+    def _from_tree(self, tree: RelevanceFit) -> None:
         """Set scikit-learn's attributes, which all follow from the canonical variables and the means of u x'."""
-        self.fit_, pair, canonical = fit, fit.model.pair, fit.model.canonical
+        pair: Any = tree.model.pair  # of linear views
+        self.fit_, canonical = tree, tree.model.canonical
         rank = len(canonical.correlation)
         empty = self.n_components - rank
-        x = _deflate(pair.left, canonical.left, fit.left[1:])
-        y = _deflate(pair.right, canonical.right, fit.right[1:])
+        x = _deflate_view(pair.left, canonical.left, tree.left[1:])
+        y = _deflate_view(pair.right, canonical.right, tree.right[1:])
         weights = x[0]
         largest = np.abs(weights).argmax(0)
         sign = np.where(weights[largest, np.arange(rank)] < 0.0, -1.0, 1.0)
         pad = ((0, 0), (0, empty))
         self.x_weights_, self.x_loadings_, self.x_rotations_ = (np.pad(part * sign, pad) for part in x)
         self.y_weights_, self.y_loadings_, self.y_rotations_ = (np.pad(part * sign, pad) for part in y)
-        self._x_mean, self._x_std = _origin_and_scale(pair.left)
-        self._y_mean, self._y_std = _origin_and_scale(pair.right)
+        self._x_mean, self._x_std = to_numpy(pair.left.origin), to_numpy(pair.left.scale)
+        self._y_mean, self._y_std = to_numpy(pair.right.origin), to_numpy(pair.right.scale)
         self.coef_ = (self.x_rotations_ @ self.y_loadings_.T * self._y_std).T / self._x_std
         self.intercept_ = self._y_mean
         self.correlation_ = np.pad(to_numpy(canonical.correlation), (0, empty))
         self.n_iter_ = [1] * self.n_components
-
-    def _from_tree(self, tree: RelevanceFit) -> None:
-        self._publish(tree)
 
     def transform(self, X: Any, y: Any = None, copy: bool = True) -> Any:
         """Scores of rows: those of X, (n, n_components), and those of y beside them where y is given.
@@ -290,26 +288,15 @@ class CCA(
         return tags
 
 
-def _deflate(view: Any, coefficients: Tensor, means: Tensor) -> tuple[Array, Array, Array]:
+def _deflate_view(view: Any, coefficients: Tensor, means: Tensor) -> tuple[Array, Array, Array]:
     r"""Weights, loadings and rotations of one view, (d, r) each.
 
     The deflated rows of component k are :math:`X_k = X (I - \sum_{j<k} b_j p_j^\top)`, whose kernel is spanned by the
     :math:`b_j`; NIPALS returns the solution of :math:`X_k w_k \propto u_k` that is orthogonal to it, of unit length.
-
-    Args:
-        view: linear.
-        coefficients: b, (d, r), of canonical variables of variance 1.
-        means: of u x', (r, d).
     """
     b = to_numpy(coefficients)
     basis, triangle = np.linalg.qr(b)
-    weights = basis * np.sign(
-        np.diag(triangle)
-    )  # b_k less its projection on the b_j before it, of unit length
+    weights = basis * np.sign(np.diag(triangle))  # b_k less its projection on earlier ones, of unit length
     length = np.abs(np.diag(triangle))
     loadings = to_numpy(means / view.scale).T * length
     return weights, loadings, b / length
-
-
-def _origin_and_scale(view: Any) -> tuple[Array, Array]:
-    return to_numpy(view.origin), to_numpy(view.scale)

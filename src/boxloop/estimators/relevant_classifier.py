@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -14,18 +13,17 @@ from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import assert_all_finite, column_or_1d
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from boxloop.data import ConcatenatedRows, check_parameters, pair_sources
-from boxloop.estimators._base import Array, check_no_overflow, to_numpy
+from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators._input import check_score_labels
-from boxloop.estimators._params import COMMON, pick_device
-from boxloop.estimators._training import COUNT, POSITIVE, RATE
+from boxloop.estimators._params import pick_device
+from boxloop.estimators._training import COUNT
 from boxloop.estimators._two_views import (
-    FeatureOptions,
     TwoViewEstimator,
     ViewSchema,
     apply_to_rows,
@@ -109,43 +107,14 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
     n_features: int | None = field(default=None, kw_only=False)
     features: Any = "network"
     calibration: str | None = None
-    hidden: Any = None
-    n_fourier: int = 300
-    length_scale: float | None = None
-    ridge: float | str | None = None
-    constant: str = "enforced"
-    learning_rate: float = 1e-3
-    schedule: str = "constant"
-    weight_decay: float = 0.0
-    clip: float = 100.0
-    batch_size: int | None = None
-    max_iter: int = 200
-    patience: int | None = 20
     validation_fraction: float = 0.1
-    random_state: Any = None
-    verbose: int = 0
-    checkpoint: Any = None
-    device: str = "cpu"
-    dtype: str | None = None
 
     _model_file: ClassVar[ModelFile] = views_file("features", temperature_=float | None)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **TwoViewEstimator._parameter_constraints,
         "n_features": [COUNT, None],
         "features": [StrOptions({"linear", "fourier", "network"}), nn.Module],
         "calibration": [StrOptions({"temperature"}), None],
-        "hidden": ["array-like", None],
-        "n_fourier": [COUNT],
-        "length_scale": [POSITIVE, None],
-        "constant": [StrOptions({"enforced", "learned"})],
-        "schedule": [StrOptions({"constant", "cosine"})],
-        "batch_size": [COUNT, None],
-        "patience": [COUNT, None],
-        "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
-        "ridge": [RATE, StrOptions({"validation"}), None],
-        "weight_decay": [RATE],
-        "dtype": [*COMMON["dtype"], None],
-        **{name: [POSITIVE] for name in ("learning_rate", "clip")},
-        **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
     }
 
     @check_parameters
@@ -167,8 +136,8 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             raise ValueError("a classifier requires y to be passed, but the target y is None")
         labels: Any = column_or_1d(y.numpy(force=True) if isinstance(y, Tensor) else y, warn=True)
         assert_all_finite(labels, input_name="y")
-        self.x_schema_, first = ViewSchema.read(table, "X", False, device, sample_weight)
-        self.y_schema_, second = ViewSchema.read(labels, "y", True, device)
+        self.x_schema_, first = ViewSchema.read(table, "X", self.features, device, sample_weight)
+        self.y_schema_, second = ViewSchema.read(labels, "y", "finite", device)
         check_classification_targets(labels)
         both = pair_sources(first, second)
         self.classes_ = np.unique(labels)
@@ -180,18 +149,10 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
                 f"y has one class only, {self.classes_[present].tolist()}{where}: give rows of a second class"
             )
         (stream,) = spawn(generator(self.random_state), 1)
-        options = FeatureOptions(
-            self.features,
-            int(self.n_features or len(self.classes_)),
-            self.hidden,
-            self.n_fourier,
-            self.length_scale,
-            device,
-            getattr(torch, self.dtype or "float32"),
-        )
+        width = int(self.n_features or len(self.classes_))
         pair = ViewPair(
-            start_view(options, self.x_schema_, first, stream),
-            start_view(options, self.y_schema_, second, stream),
+            start_view(self, self.features, width, self.x_schema_, first, stream),
+            start_view(self, "finite", width, self.y_schema_, second, stream),
         )
         most = min(int(present.sum()) - 1, self._max_variables(pair.left.n_features))
         fitted = fit_views(self, pair, both, None, most)
@@ -205,38 +166,34 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         self.temperature_ = None
         if self.calibration is not None:
             rows = fitted.rows if fitted.held_out is None else fitted.held_out
-            width = len(self.x_schema_.names)
-            points = apply_to_rows(rows, lambda tile: fitted.fit.infer_right(tile[:, :width]))
+            columns = len(self.x_schema_.names)
+            points = apply_to_rows(rows, lambda tile: fitted.fit.infer_right(tile[:, :columns]))
             self.temperature_ = fit_temperature(to_numpy(points), *read_codes(rows))
             if pair.trainable() and fitted.held_out is None:
                 concerns.append(
                     "the temperature was fitted to the rows from which the features were learned, so probabilities are "
                     "overconfident: raise validation_fraction"
                 )
-        self._store(replace(fitted, concerns=tuple(concerns)), most)
+        self._store_fit(replace(fitted, concerns=tuple(concerns)), most)
         return self
 
     def _max_variables(self, width: int) -> int:
         """Largest number of canonical variables."""
         return min(len(self.classes_) - 1, self.n_features or width, width)
 
-    def _expected(self, X: Any) -> Array:
-        source = self._open_x(X)
-        expected: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.fit_.infer_right)))
-        return expected
+    def _expect_indicators(self, X: Any) -> Array:
+        return self._map_first_view(X, self.fit_.infer_right)
 
     def transform(self, X: Any) -> Array:
         """The canonical variables u of rows, most relevant first, (n, k)."""
-        source = self._open_x(X)
-        variables: Array = to_numpy(check_no_overflow(apply_to_rows(source, self.model_.left)))
-        return variables
+        return self._map_first_view(X, self.model_.left)
 
     def decision_function(self, X: Any) -> Array:
         """Expected indicators of the classes, (n, C): they sum to 1, and may be negative or above 1.
 
         With two classes, that of the second less that of the first, (n,): positive where the second is predicted.
         """
-        expected = self._expected(X)
+        expected = self._expect_indicators(X)
         return expected[:, 1] - expected[:, 0] if expected.shape[1] == 2 else expected
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -247,8 +204,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
 
     def predict(self, X: Any) -> Any:
         """The class of the largest expected indicator, (n,)."""
-        places = self._expected(X).argmax(1)
-        return self.classes_[places]
+        return self.classes_[self._expect_indicators(X).argmax(1)]
 
     def predict_proba(self, X: Any) -> Array:
         r"""Probabilities of the classes, (n, C), in the order of ``classes_``.
@@ -260,12 +216,10 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         probabilities. ``temperature`` gives :math:`p_c \propto \exp(z_c / T)` instead, with the T of largest likelihood
         on held-out rows (on all rows where features are fixed).
         """
-        expected = self._expected(X)
-        return (
-            project_to_simplex(expected)
-            if self.temperature_ is None
-            else apply_temperature(expected, self.temperature_)
-        )
+        expected = self._expect_indicators(X)
+        if self.temperature_ is None:
+            return project_to_simplex(expected)
+        return apply_temperature(expected, self.temperature_)
 
     def _from_tree(self, tree: RelevanceFit) -> None:
         if self.y_schema_.values is None:
@@ -273,7 +227,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         if self.temperature_ is not None and self.temperature_ <= 0.0:
             raise ModelFileError("the fitted attribute 'temperature_' must be positive, or null")
         self.classes_ = np.asarray(self.y_schema_.values)
-        self._publish(tree, self._max_variables(tree.model.pair.left.n_features))
+        self._store_model(tree, self._max_variables(tree.model.pair.left.n_features))
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, features: nn.Module | None = None) -> Self:

@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor, nn
 
@@ -29,10 +28,9 @@ from boxloop.data import (
     select_rows,
 )
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
-from boxloop.estimators._params import COMMON, pick_device
-from boxloop.estimators._training import COUNT, POSITIVE, RATE, make_part
+from boxloop.estimators._params import pick_device
+from boxloop.estimators._training import COUNT, make_part
 from boxloop.estimators._two_views import (
-    FeatureOptions,
     TwoViewEstimator,
     ViewSchema,
     apply_to_rows,
@@ -158,45 +156,15 @@ class RelevantFeatures(TwoViewEstimator):
     n_features: int = field(default=10, kw_only=False)
     x_features: Any = "auto"
     y_features: Any = "auto"
-    hidden: Any = None
-    n_fourier: int = 300
-    length_scale: float | None = None
-    ridge: float | str | None = None
-    constant: str = "enforced"
     channel: Any = None
-    learning_rate: float = 1e-3
-    schedule: str = "constant"
-    weight_decay: float = 0.0
-    clip: float = 100.0
-    batch_size: int | None = None
-    max_iter: int = 200
-    patience: int | None = 20
-    validation_fraction: float = 0.2
-    random_state: Any = None
-    verbose: int = 0
-    checkpoint: Any = None
-    device: str = "cpu"
-    dtype: str | None = None
 
     _model_file: ClassVar[ModelFile] = views_file("x_features", "y_features")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
+        **TwoViewEstimator._parameter_constraints,
         "n_features": [COUNT],
         "x_features": [StrOptions(KINDS), nn.Module],
         "y_features": [StrOptions(KINDS), nn.Module],
-        "hidden": ["array-like", None],
-        "n_fourier": [COUNT],
-        "length_scale": [POSITIVE, None],
-        "ridge": [RATE, StrOptions({"validation"}), None],
-        "constant": [StrOptions({"enforced", "learned"})],
         "channel": [callable, None],
-        "schedule": [StrOptions({"constant", "cosine"})],
-        "weight_decay": [RATE],
-        "dtype": [*COMMON["dtype"], None],
-        "batch_size": [COUNT, None],
-        "patience": [COUNT, None],
-        "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
-        **{name: [POSITIVE] for name in ("learning_rate", "clip")},
-        **{name: COMMON[name] for name in ("max_iter", "random_state", "verbose", "checkpoint", "device")},
     }
 
     @check_parameters
@@ -214,15 +182,8 @@ class RelevantFeatures(TwoViewEstimator):
         """
         device = pick_device(self.device)
         streams = spawn(generator(self.random_state), 4)
-        x_options, y_options = (
-            FeatureOptions(
-                kind, int(self.n_features), self.hidden, self.n_fourier, self.length_scale, device,
-                getattr(torch, self.dtype or "float32"),
-            )
-            for kind in (self.x_features, self.y_features)
-        )  # fmt: skip
         table = self._validate_first_view(X, reset=True, finite=self.x_features == "finite")
-        left, first = ViewSchema.read(table, "X", x_options.finite, device, sample_weight)
+        left, first = ViewSchema.read(table, "X", self.x_features, device, sample_weight)
         if (y is None) == (self.channel is None):
             raise ValueError(
                 "requires y to be passed, but the target y is None: give Y, or a channel that draws it"
@@ -238,29 +199,25 @@ class RelevantFeatures(TwoViewEstimator):
             image = left.image if len(second.names) == len(left.names) else None
             right = ViewSchema("Y", second.names, image)
         else:
-            right, second = ViewSchema.read(y, "Y", y_options.finite, device, sample_weight)
-        both = pair_sources(first, second, hold=False)
-        if both.n_rows < LEAST_ROWS:
-            raise ValueError(f"two views need at least {LEAST_ROWS} rows, got n_samples = {both.n_rows}")
+            right, second = ViewSchema.read(y, "Y", self.y_features, device, sample_weight)
+        if first.n_rows < LEAST_ROWS:
+            raise ValueError(f"two views need at least {LEAST_ROWS} rows, got n_samples = {first.n_rows}")
+        most = int(self.n_features)
         pair = ViewPair(
-            start_view(x_options, left, first, streams[0]), start_view(y_options, right, second, streams[1])
+            start_view(self, self.x_features, most, left, first, streams[0]),
+            start_view(self, self.y_features, most, right, second, streams[1]),
         )
-        if pair.trainable():
-            both = pair_sources(first, second)  # mini-batches want rows side by side
+        both = pair_sources(first, second, hold=bool(pair.trainable()))  # mini-batches want rows side by side
         self.x_schema_, self.y_schema_ = left, right
-        most = self.n_features
-        self._store(fit_views(self, pair, both, None if y is not None else first, most), most)
+        self._store_fit(fit_views(self, pair, both, None if y is not None else first, most), most)
         return self
 
     def transform(self, X: Any, y: Any = None) -> Any:
         """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
-        source = self._open_x(X)
-        left = to_numpy(check_no_overflow(apply_to_rows(source, self.model_.left)))
-        return (
-            left
-            if y is None
-            else (left, to_numpy(check_no_overflow(apply_to_rows(self._open_y(y), self.model_.right))))
-        )
+        left = self._map_first_view(X, self.model_.left)
+        if y is None:
+            return left
+        return left, to_numpy(check_no_overflow(apply_to_rows(self._open_second_view(y), self.model_.right)))
 
     def predict(self, X: Any) -> Array:
         """E[Y | X] in the shape of Y; of a finite Y the weight of each value, which may be negative.
@@ -268,30 +225,29 @@ class RelevantFeatures(TwoViewEstimator):
         No rows of the fit are needed. For standard errors, standard deviations, quantiles and other functions of Y, and
         for X given Y, see :meth:`expect`.
         """
-        source = self._open_x(X)
-        predicted: Array = self.y_schema_.reshape(
-            to_numpy(check_no_overflow(apply_to_rows(source, self.fit_.infer_right)))
-        )
+        predicted: Array = self.y_schema_.reshape(self._map_first_view(X, self.fit_.infer_right))
         return predicted
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Sum of the correlations of the pairs on weighted rows, at most k; a ``channel`` draws a missing y."""
-        first = self._open_x(X, sample_weight)
+        first = self._open_first_view(X, sample_weight)
         if y is None and self.channel is None:
             raise ValueError("requires y to be passed, but the target y is None: give Y")
         second = (
-            self._open_y(y)
+            self._open_second_view(y)
             if y is not None
             else draw_second_view(self.channel, first, spawn(generator(self.random_state), 4)[2])
         )
 
-        def at(rows: Tensor, weight: Tensor) -> ConcatenatedRows:
+        def evaluate_tile(rows: Tensor, weight: Tensor) -> ConcatenatedRows:
             return ConcatenatedRows.of(torch.cat([*self.model_.both(rows), weight[:, None]], 1))
 
         with torch.no_grad():
-            variables = to_numpy(check_no_overflow(pair_sources(first, second).reduce(at).concatenate()))
+            variables = to_numpy(
+                check_no_overflow(pair_sources(first, second).reduce(evaluate_tile).concatenate())
+            )
         left, right = np.hsplit(variables[:, :-1], 2)
-        return float(np.trace(column_correlations(left, right, variables[:, -1])))
+        return float(np.trace(correlate_columns(left, right, variables[:, -1])))
 
     def loadings(self, X: Any, y: Any) -> tuple[Array, Array]:
         """Correlation of each column with each variable of its own view, (d_x, k) and (d_y, k).
@@ -302,14 +258,16 @@ class RelevantFeatures(TwoViewEstimator):
             X: rows of the first view, (n, d_x).
             y: rows of the second view, (n, d_y).
         """
-        sources, views = (self._open_x(X), self._open_y(y)), (self.model_.pair.left, self.model_.pair.right)
-        maps = (self.model_.left, self.model_.right)
+        model, pair = self.model_, self.model_.pair
         left, right = (
-            column_correlations(
+            correlate_columns(
                 to_numpy(apply_to_rows(source, partial(to_values, view))),
-                to_numpy(apply_to_rows(source, own)),
+                to_numpy(apply_to_rows(source, variables)),
             )
-            for source, view, own in zip(sources, views, maps, strict=True)
+            for source, view, variables in (
+                (self._open_first_view(X), pair.left, model.left),
+                (self._open_second_view(y), pair.right, model.right),
+            )
         )
         return left, right
 
@@ -359,10 +317,10 @@ class RelevantFeatures(TwoViewEstimator):
         if not (theta is None or callable(theta)):
             raise TypeError(f"theta must be a function of rows, not {type(theta).__name__}; rows are given=")
         check_count(refits, "refits", 0)
-        conditional = self._conditional(direction, data)
-        known = self._open_x(given) if direction == "y_given_x" else self._open_y(given)
+        conditional = self._infer_view(direction, data)
+        known = self._open_first_view(given) if direction == "y_given_x" else self._open_second_view(given)
         rows = torch.cat([tile for tile, _ in known.chunks()])
-        indicators = self._indicators(direction) if theta is None else None
+        indicators = self._find_indicators(direction) if theta is None else None
         theta = theta if indicators is None else indicators
         expectation = conditional.expect(theta, rows)
         if indicators is not None:
@@ -374,13 +332,13 @@ class RelevantFeatures(TwoViewEstimator):
             raise ValueError(
                 "refits are for learned features; the standard errors of fixed features need none"
             )
-        both, halves = self._data(data), []
+        both, halves = self._rows_to_average(data), []
         for stream in spawn(generator(self.random_state), refits):
             order = torch.randperm(both.n_rows, generator=stream)
             half = torch.zeros(both.n_rows, dtype=torch.bool)
             half[order[: both.n_rows // 2]] = True
             one, two = (
-                self._refit(select_rows(both, mask), stream, direction).expect(theta, rows)
+                self._refit_half(select_rows(both, mask), stream, direction).expect(theta, rows)
                 for mask in (half, ~half)
             )
             halves.append((one, two))
@@ -395,9 +353,9 @@ class RelevantFeatures(TwoViewEstimator):
             data: (X, Y), rows over which to average, and on which variables are solved anew; those of the fit when
                 omitted.
         """
-        both = pair_sources(self._open_x(X), self._open_y(y))
+        both = self._open_pair(X, y)
         rows = torch.cat([tile for tile, _ in both.chunks()])
-        return density_ratio(self._conditional("x_given_y", data), *self.model_.pair.split_rows(rows))
+        return density_ratio(self._infer_view("x_given_y", data), *self.model_.pair.split_rows(rows))
 
     def significance(
         self, X: Any = None, y: Any = None, *, permutations: int = 999, level: float = 0.05
@@ -421,12 +379,10 @@ class RelevantFeatures(TwoViewEstimator):
         if (X is None) != (y is None):
             raise ValueError("give both X and y, or neither")
         if X is not None:
-            return held_out_significance(
-                self.model_, pair_sources(self._open_x(X), self._open_y(y)), **options
-            )
+            return held_out_significance(self.model_, self._open_pair(X, y), **options)
         if not hasattr(self, "_rows"):
             raise ValueError("a model file holds no rows: give X and y that took no part in the fit")
-        rows = self._data(None)
+        rows = self._rows_to_average(None)
         if not self.model_.pair.trainable():
             most = len(self.correlation_)
             return cross_fitted_significance(self.model_.pair, rows, most, self.ridge_, **options)
@@ -446,14 +402,14 @@ class RelevantFeatures(TwoViewEstimator):
         """
         check_is_fitted(self)
         batch = self.batch_size_ if self.model_.pair.trainable() else None
-        conditional, theta = self._conditional(direction, data), self._indicators(direction)
+        conditional, theta = self._infer_view(direction, data), self._find_indicators(direction)
         return diagnose(conditional, theta, n_given=n_given, batch_size=batch)
 
     def plot_relevance(self, ax: Axes | None = None) -> Axes:
         """Relevances on rows that did not find them, with errors, beside those of the fit: :meth:`significance`."""
         return self.significance().plot(ax)
 
-    def _refit(self, rows: Source, stream: Generator, direction: str) -> ConditionalDistribution:
+    def _refit_half(self, rows: Source, stream: Generator, direction: str) -> ConditionalDistribution:
         """The distribution of one view given the other by features learned anew from some of the rows."""
         other = clone(self).set_params(random_state=seed(stream), checkpoint=None, verbose=0)
         start, columns, first = self.model_.pair, self.model_.pair.left.n_columns, None
@@ -467,32 +423,31 @@ class RelevantFeatures(TwoViewEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the fit to all rows has warned of it
             fitted = fit_views(other, pair, rows, first, len(self.correlation_))
-        return _infer(fitted.fit.model, fitted.rows, fitted.ridge, direction)
+        return infer_view(fitted.fit.model, fitted.rows, fitted.ridge, direction)
 
-    def _conditional(self, direction: str, data: Any) -> ConditionalDistribution:
+    def _infer_view(self, direction: str, data: Any) -> ConditionalDistribution:
         """The distribution of one view given the other, over rows of the fit, or over others, on which it is solved."""
         check_choice(direction, "direction", ("y_given_x", "x_given_y"))
-        rows, model = self._data(data), self.model_
+        rows, model = self._rows_to_average(data), self.model_
         if data is not None:
             model = RelevanceModel.solve(model.pair, rows, len(self.correlation_), self.ridge_)
-        if direction == "x_given_y":
-            return ConditionalDistribution(model, rows, self.ridge_)
-        return ConditionalDistribution(
-            model.swap_views(), SwappedViews(rows, model.pair.left.n_columns), self.ridge_
-        )
+        return infer_view(model, rows, self.ridge_, direction)
 
-    def _indicators(self, direction: str) -> Function | None:
+    def _open_pair(self, X: Any, y: Any) -> Source:
+        return pair_sources(self._open_first_view(X), self._open_second_view(y))
+
+    def _find_indicators(self, direction: str) -> Function | None:
         """The indicators of a finite view that is inferred; None, its columns, of any other."""
         view = self.model_.pair.right if direction == "y_given_x" else self.model_.pair.left
         return view if isinstance(view, FiniteView) else None
 
-    def _data(self, data: Any) -> Source:
+    def _rows_to_average(self, data: Any) -> Source:
         """Rows that hold both views: those of the fit, or a pair of tables."""
         check_is_fitted(self)
         if data is not None:
             if not (isinstance(data, tuple | list) and len(data) == 2):
                 raise ValueError("data must be a pair of tables, (X, Y)")
-            both = pair_sources(self._open_x(data[0]), self._open_y(data[1]))
+            both = self._open_pair(*data)
             if both.n_rows < LEAST_ROWS:
                 raise ValueError(
                     f"data has {both.n_rows} rows: at least {LEAST_ROWS} are needed to average over"
@@ -514,7 +469,7 @@ class RelevantFeatures(TwoViewEstimator):
         return tags
 
     def _from_tree(self, tree: RelevanceFit) -> None:
-        self._publish(tree, self.n_features)
+        self._store_model(tree, self.n_features)
 
     @classmethod
     def load(
@@ -534,7 +489,7 @@ class RelevantFeatures(TwoViewEstimator):
         return load_model(path, cls, {"x_features": x_features, "y_features": y_features})
 
 
-def _infer(model: RelevanceModel, rows: Source, ridge: float, direction: str) -> ConditionalDistribution:
+def infer_view(model: RelevanceModel, rows: Source, ridge: float, direction: str) -> ConditionalDistribution:
     """The distribution of one view given the other."""
     if direction == "x_given_y":
         return ConditionalDistribution(model, rows, ridge)
@@ -567,21 +522,22 @@ def inflate_errors(
         halves: the same expectation by fits to both halves of the rows, for each way to halve them.
     """
 
-    def factor(name: str, error: Array) -> float:
+    def inflation_factor(name: str, error: Array) -> float:
         apart = [(getattr(one, name) - getattr(two, name)) ** 2 / (2.0 * len(halves)) for one, two in halves]
         total = float((error**2).sum())
         return max(1.0, float(np.sqrt(sum(part.sum() for part in apart) / total))) if total > 0.0 else 1.0
 
-    inflation = factor("mean", expectation.standard_error)
+    inflation = inflation_factor("mean", expectation.standard_error)
     return replace(
         expectation,
         standard_error=expectation.standard_error * inflation,
-        deviation_error=expectation.deviation_error * factor("deviation", expectation.deviation_error),
+        deviation_error=expectation.deviation_error
+        * inflation_factor("deviation", expectation.deviation_error),
         inflation=inflation,
     )
 
 
-def column_correlations(left: Array, right: Array, weight: Array | None = None) -> Array:
+def correlate_columns(left: Array, right: Array, weight: Array | None = None) -> Array:
     """Correlations of every column with every column over weighted rows, (p, q); 0 for constant columns."""
     root = np.ones((len(left), 1)) if weight is None else np.sqrt(weight)[:, None]
     left, right = (root * (part - np.average(part, 0, root[:, 0] ** 2)) for part in (left, right))

@@ -46,11 +46,11 @@ from boxloop.twoview import (
     RelevanceModel,
     SquaredErrorLoss,
     SquaredErrorValidation,
+    estimate_residual_variance,
     fit_code_mixture,
     keep_leading_variables,
     prepend_variables,
-    reduced_rank_code,
-    residual_variance,
+    solve_reduced_rank_code,
     standardise_codes,
 )
 from boxloop.types import Source
@@ -58,7 +58,7 @@ from boxloop.types import Source
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-OWN_WATCHERS = (*IGNORED, "features", "prior", "prior_components")
+IGNORED_IN_FINGERPRINT = (*IGNORED, "features", "prior", "prior_components")
 """Parameters that do not change the path of training, or that the fingerprint holds in another form."""
 
 HELD_OUT_VALUES = 1 << 26
@@ -214,9 +214,8 @@ class RelevantGenerator(DecoderEstimator):
             raise ValueError(
                 f"the features are those of {relevance.pair.left.n_columns} columns, X has {source.n_columns}"
             )
-        self._train(
-            keep_leading_variables(relevance.to(device=pick_device(self.device)), self.n_relevant), source
-        )
+        relevance = relevance.to(device=pick_device(self.device))
+        self._train(keep_leading_variables(relevance, self.n_relevant), source)
         warn_of(self.events_)
         return self
 
@@ -259,7 +258,7 @@ class RelevantGenerator(DecoderEstimator):
         mask, held_out = hold_out(rows, self.validation_fraction, seed(splits), capacity)
         train = rows if mask is None else select_rows(rows, ~mask)
         sums = train.reduce(lambda tile, weight: MomentSums.of_features(tile.double(), weight))
-        code = reduced_rank_code(sums, variables, self.n_components)
+        code = solve_reduced_rank_code(sums, variables, self.n_components)
         network = self._start_network(code, source.n_columns, start)
         epochs, workers = Epochs(rows, self.batch_size, seed(orders), mask), current_workers()
         loss = SquaredErrorLoss(variables, frame.weight / source.n_rows, workers)
@@ -267,12 +266,14 @@ class RelevantGenerator(DecoderEstimator):
         plan = make_plan(self, self.max_iter * epochs.per_epoch, held_out is not None)
         trainer = Trainer(network, epochs, loss, plan, None, validation, workers)
         also = {"code": fingerprint_values(network.code)}
-        outcome = TrainingRun(self, trainer, rows, _describe_progress, seed(own), OWN_WATCHERS, also)()
+        outcome = TrainingRun(
+            self, trainer, rows, _describe_progress, seed(own), IGNORED_IN_FINGERPRINT, also
+        )()
         state = outcome.state
         network = state.fitted(network)
         test = train if held_out is None else held_out
         variance: Any = self.variance
-        residual = residual_variance(network, test, variables, variance, self.noise_floor)
+        residual = estimate_residual_variance(network, test, variables, variance, self.noise_floor)
         self.model_ = standardise_codes(network, relevance, sums, frame, residual)
         if self.prior == "mixture":
             with torch.no_grad():
@@ -285,7 +286,7 @@ class RelevantGenerator(DecoderEstimator):
             name: [unit * value for value in values] if name in ("loss", "validation_loss") else values
             for name, values in state.history_by_name().items()
         }
-        per_column = residual_variance(network, test, variables, "diagonal", 0.0)
+        per_column = estimate_residual_variance(network, test, variables, "diagonal", 0.0)
         self.error_ = float((per_column * frame.scale.to(per_column).square()).mean())
         self.n_iter_, self.interrupted_ = state.epoch, outcome.interrupted
         rising = "the error of validation rows still fell"
@@ -315,7 +316,7 @@ class RelevantGenerator(DecoderEstimator):
 
     def transform(self, X: Any) -> Array:
         """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
-        return self._format_codes(check_no_overflow(self._map_rows(X, lambda rows: self.model_.encode(rows))))
+        return self._format_codes(check_no_overflow(self._map_rows(X, self.model_.encode)))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""

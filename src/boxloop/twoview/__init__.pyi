@@ -1,4 +1,11 @@
-from .canonical import CanonicalVariables, MomentSums, RelevanceModel
+from .canonical import (
+    CanonicalVariables,
+    MomentSums,
+    RelevanceFit,
+    RelevanceModel,
+    prepend_one as prepend_one,
+    to_values as to_values,
+)
 from .channels import (
     BLOCK as BLOCK,
     Channel,
@@ -23,24 +30,21 @@ from .constraints import CONSTRAINTS as CONSTRAINTS
 from .diagnosis import Diagnosis, diagnose
 from .fit import (
     RIDGES as RIDGES,
-    RelevanceFit,
     assign_folds as assign_folds,
     choose_ridge,
     fit_fixed_features,
-    prepend_one as prepend_one,
     sum_by_fold as sum_by_fold,
-    to_values as to_values,
 )
 from .generator import (
     CodeNetwork as CodeNetwork,
     GeneratorModel,
     SquaredErrorLoss as SquaredErrorLoss,
     SquaredErrorValidation as SquaredErrorValidation,
+    estimate_residual_variance as estimate_residual_variance,
     fit_code_mixture as fit_code_mixture,
     keep_leading_variables as keep_leading_variables,
     prepend_variables as prepend_variables,
-    reduced_rank_code as reduced_rank_code,
-    residual_variance as residual_variance,
+    solve_reduced_rank_code as solve_reduced_rank_code,
     standardise_codes as standardise_codes,
 )
 from .objective import (
@@ -55,11 +59,11 @@ from .significance import (
     VariableScores as VariableScores,
     combine_p_values as combine_p_values,
     cross_fitted_significance,
+    draw_sample_mask as draw_sample_mask,
     held_out_significance,
-    permutation_statistics as permutation_statistics,
-    permutation_sums as permutation_sums,
-    rotation_sums as rotation_sums,
-    sample_mask as sample_mask,
+    studentise_permutations as studentise_permutations,
+    sum_over_permutations as sum_over_permutations,
+    sum_over_rotations as sum_over_rotations,
 )
 from .views import (
     FiniteView,

@@ -19,7 +19,6 @@ does no harm. Its sums add over tiles, as those of Householder's QR do not.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 import torch
@@ -28,7 +27,7 @@ from torch import Tensor
 from boxloop.data import FIRST_ROWS, summarise_moments
 from boxloop.numeric import column_signs, mirrored, product, upper_gram
 from boxloop.tree import Tree
-from boxloop.twoview.views import LinearView, ViewPair
+from boxloop.twoview.views import FiniteView, LinearView, View, ViewPair
 from boxloop.types import Source
 
 CANCELLED = 1e-13
@@ -77,13 +76,7 @@ class MomentSums(Tree):
 
     @classmethod
     def of_features(cls, features: Tensor, weight: Tensor, dtype: torch.dtype = torch.float64) -> Self:
-        """Of the features [f g] of a tile.
-
-        Args:
-            features: (n, k + l), in float64.
-            weight: (n,).
-            dtype: of products of two features; their sums over tiles are in float64.
-        """
+        """Of the features [f g] of a tile, (n, k + l) in float64, with products of two features in ``dtype``."""
         mass = weight.double()
         second = upper_gram(features.to(dtype), mass.to(dtype)).double()
         return cls(mass.sum(), product(mass[None], features)[0], second)
@@ -96,23 +89,13 @@ class MomentSums(Tree):
 
 @dataclass(frozen=True)
 class CentredFeatures:
-    """The features of both views about a rough origin, in coordinates that keep their digits.
-
-    Where both views are linear, the features are not computed: the columns themselves are centred.
-
-    Args:
-        pair: the views.
-        origin: (k + l,).
-        scale: (k + l,), or None for ones.
-        linear: whether both views are linear.
-        precision: smallest relative difference that a feature resolves.
-    """
+    """The features of both views about a rough origin; where both views are linear, the centred columns themselves."""
 
     pair: ViewPair
-    origin: Tensor
-    scale: Tensor | None
-    linear: bool
-    precision: float
+    origin: Tensor  # (k + l,)
+    scale: Tensor | None  # (k + l,), or None for ones
+    linear: bool  # both views
+    precision: float  # smallest relative difference that a feature resolves
 
     def __call__(self, rows: Tensor, indices: Tensor | None = None) -> Tensor:
         """(n, d) -> (n, k + l), in float64; or only the features with these indices."""
@@ -134,25 +117,12 @@ class CentredFeatures:
 
 @dataclass(frozen=True)
 class FeatureMoments:
-    """Means and covariances of the centred features of two views.
+    """Means and covariances of the centred features of two views."""
 
-    Args:
-        mean: (k + l,).
-        covariance: (k + l, k + l).
-        distance: (k + l,), of the means from zero in the coordinates of the features: what rounding is relative to.
-        precision: smallest relative difference that a feature resolves.
-    """
-
-    mean: Tensor
-    covariance: Tensor
-    distance: Tensor
+    mean: Tensor  # (k + l,)
+    covariance: Tensor  # (k + l, k + l)
+    distance: Tensor  # of the means from zero in the features' coordinates: what rounding is relative to
     precision: float = torch.finfo(torch.float64).eps
-
-    @classmethod
-    def of(cls, sums: MomentSums) -> Self:
-        """From sums over rows."""
-        mean, covariance = sums.moments()
-        return cls(mean, covariance, mean.abs())
 
     @property
     def deviation(self) -> Tensor:
@@ -172,14 +142,9 @@ class FeatureMoments:
 def measure_moments(
     pair: ViewPair, source: Source, dtype: torch.dtype = torch.float64
 ) -> tuple[CentredFeatures, FeatureMoments]:
-    """Moments of features by one pass over the rows.
+    """Moments of features by one pass over the rows, products in ``dtype``.
 
     The columns of linear views are multiplied as they are, and their moments mapped to standard units afterwards.
-
-    Args:
-        pair: the features.
-        source: rows that hold both views.
-        dtype: of the products; sums over tiles are in float64.
     """
     linear = isinstance(pair.left, LinearView) and isinstance(pair.right, LinearView)
     head, _ = next(iter(source.chunks(FIRST_ROWS)))
@@ -188,48 +153,31 @@ def measure_moments(
     precision = max(torch.finfo(kind).eps for kind in kinds)
     summary = summarise_moments(source, dtype) if linear else None
     if summary is not None:
-        unscaled = bool((summary.scale == 1.0).all())
-        centred = CentredFeatures(
-            pair, summary.origin, None if unscaled else summary.scale, linear, precision
-        )
-        mean, covariance = summary.mean, summary.covariance
-        distance = (summary.origin / summary.scale + mean).abs()
-        return centred, FeatureMoments(mean, covariance, distance, precision)
+        scale = None if bool((summary.scale == 1.0).all()) else summary.scale
+        distance = (summary.origin / summary.scale + summary.mean).abs()
+        moments = FeatureMoments(summary.mean, summary.covariance, distance, precision)
+        return CentredFeatures(pair, summary.origin, scale, linear, precision), moments
     first = torch.cat([part.double() for part in parts], 1)
     origin, deviation = first.mean(0), first.std(0, correction=0)
-    scale = torch.where(deviation > 1e-13 * origin.abs(), deviation, 1.0)
-    centred = CentredFeatures(pair, origin, None if dtype == torch.float64 else scale, False, precision)
+    scale = None if dtype == torch.float64 else torch.where(deviation > 1e-13 * origin.abs(), deviation, 1.0)
+    centred = CentredFeatures(pair, origin, scale, False, precision)
     sums = source.reduce(lambda rows, weight: MomentSums.of_features(centred(rows), weight, dtype))
     mean, covariance = sums.moments()
-    far = origin if centred.scale is None else origin / scale
+    far = origin if scale is None else origin / scale
     return centred, FeatureMoments(mean, covariance, (far + mean).abs(), precision)
 
 
 @dataclass(frozen=True)
 class WhiteningBasis:
-    r"""Combinations of the features of one view.
+    """Combinations of the features of one view: whitening ones, and ones of too small a variance."""
 
-    Args:
-        strong: R, (k, r), with :math:`R^\top K R = I`.
-        weak: (k, q), of unit length in units of the features, with variances too small to be trusted.
-        rounding: variance on the rows that rounding of K may give to a weak direction: :math:`\delta^2/\lambda` of the
-            strong direction nearest to it, for rounding :math:`\delta`.
-    """
-
-    strong: Tensor
-    weak: Tensor
-    rounding: float = 0.0
+    strong: Tensor  # R, (k, r)
+    weak: Tensor  # (k, q), of unit length in units of the features
+    rounding: float = 0.0  # variance on the rows that rounding of K may give to a weak direction
 
 
 def whiten_covariance(covariance: Tensor, deviation: Tensor, ridge: float, limit: float) -> WhiteningBasis:
-    """Whiten features by their covariance.
-
-    Args:
-        covariance: K, (k, k).
-        deviation: standard deviations, (k,); 0 leaves a feature out.
-        ridge: added to each variance, relative to it.
-        limit: variance of a weak direction, relative to the largest.
-    """
+    """Whiten features by their covariance K, (k, k); a feature of deviation 0 is left out."""
     varying = torch.nonzero(deviation > 0.0)[:, 0]
     unit = 1.0 / deviation[varying]
     scaled = unit[:, None] * covariance[varying][:, varying] * unit
@@ -262,10 +210,10 @@ def whiten_views(
     if not bool(torch.isfinite(moments.covariance).all()):
         lost = torch.nonzero(~torch.isfinite(moments.covariance.diagonal()))[:, 0].tolist()
         where = [
-            f"{j} of the first view" if j < columns else f"{j - columns} of the second view" for j in lost
+            f"{j} of the first view" if j < columns else f"{j - columns} of the second view" for j in lost[:5]
         ]
         raise ValueError(
-            f"feature {', '.join(where[:5])} is missing, infinite or too large for its square in some row"
+            f"feature {', '.join(where)} is missing, infinite or too large for its square in some row"
         )
     parts, deviation = (slice(columns), slice(columns, None)), moments.deviation
     left, right = (whiten_covariance(moments.covariance[on, on], deviation[on], ridge, limit) for on in parts)
@@ -279,37 +227,25 @@ def _whiten_weak_directions(
     bases: tuple[WhiteningBasis, WhiteningBasis],
     columns: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Whiten with those weak directions that the rows confirm.
-
-    Args:
-        source: rows that hold both views.
-        centred: their features.
-        moments: of these.
-        bases: of both views.
-        columns: k, features of the first.
-
-    Returns:
-        Whitening matrices (k, r) and (l, s), and the covariance of whitened features, (r, s).
-    """
+    """Whiten with those weak directions that the rows confirm: matrices (k, r), (l, s), and the covariance, (r, s)."""
     roots = _measure_weak_directions(source, centred, moments, bases)
     if all(root is basis.strong for root, basis in zip(roots, bases, strict=True)):
         left, right = roots
         return left, right, left.mT @ moments.covariance[:columns, columns:] @ right
 
-    def whitened_sums(rows: Tensor, weight: Tensor) -> MomentSums:
+    def sum_whitened(rows: Tensor, weight: Tensor) -> MomentSums:
         features = centred(rows).sub_(moments.mean)
         parts = features[:, :columns], features[:, columns:]
         white = [product(part, root) for part, root in zip(parts, roots, strict=True)]
         return MomentSums.of_features(torch.cat(white, 1), weight)
 
-    again = FeatureMoments.of(source.reduce(whitened_sums))
-    r = roots[0].shape[1]
-    size = again.covariance.diagonal().clamp(min=0.0).sqrt()
+    _, covariance = source.reduce(sum_whitened).moments()
+    r, size = roots[0].shape[1], covariance.diagonal().clamp(min=0.0).sqrt()
     turns = [
-        whiten_covariance(again.covariance[on, on], size[on], 0.0, REPEATED).strong
+        whiten_covariance(covariance[on, on], size[on], 0.0, REPEATED).strong
         for on in (slice(r), slice(r, None))
     ]
-    cross = turns[0].mT @ again.covariance[:r, r:] @ turns[1]
+    cross = turns[0].mT @ covariance[:r, r:] @ turns[1]
     return roots[0] @ turns[0], roots[1] @ turns[1], cross
 
 
@@ -325,9 +261,13 @@ def _measure_weak_directions(
     few = torch.nonzero((length > SLIGHT * length.amax(0)).any(1))[:, 0]  # columns that repeat others, say
     roots = bases[0].strong, bases[1].strong
     for indices in (few, None) if len(few) < len(weak) else (None,):
-        sums = source.reduce(
-            partial(_weak_sums, centred=centred, mean=moments.mean, weak=weak, indices=indices)
-        )
+
+        def sum_weak(rows: Tensor, weight: Tensor, indices: Tensor | None = indices) -> MomentSums:
+            on: Tensor | slice = slice(None) if indices is None else indices
+            features, mass = centred(rows, indices).sub_(moments.mean[on]), weight.double()
+            return MomentSums(mass.sum(), mass.new_zeros(0), upper_gram(product(features, weak[on]), mass))
+
+        sums = source.reduce(sum_weak)
         split, extended = bases[0].weak.shape[1], []
         for basis, on in zip(bases, (slice(split), slice(split, None)), strict=True):
             values, vectors = torch.linalg.eigh(mirrored(sums.second)[on, on] / sums.weight)
@@ -337,20 +277,6 @@ def _measure_weak_directions(
         if all(a is b for a, b in zip(extended, roots, strict=True)):
             return roots
     return extended[0], extended[1]
-
-
-def _weak_sums(
-    rows: Tensor,
-    weight: Tensor,
-    *,
-    centred: CentredFeatures,
-    mean: Tensor,
-    weak: Tensor,
-    indices: Tensor | None,
-) -> MomentSums:
-    on: Tensor | slice = slice(None) if indices is None else indices
-    features, mass = centred(rows, indices).sub_(mean[on]), weight.double()
-    return MomentSums(mass.sum(), mass.new_zeros(0), upper_gram(product(features, weak[on]), mass))
 
 
 @dataclass(frozen=True)
@@ -386,24 +312,17 @@ class CanonicalVariables(Tree):
             most: largest number of variables; fewer are returned where the features have a smaller rank.
             ridge: added to each feature's variance, relative to it.
         """
-        moments = FeatureMoments.of(sums)
+        mean, covariance = sums.moments()
+        moments = FeatureMoments(mean, covariance, mean.abs())
         left, right = (basis.strong for basis in whiten_views(moments, columns, ridge))
-        cross = left.mT @ moments.covariance[:columns, columns:] @ right
-        return cls.from_cross_covariance(moments.mean, left, right, cross, most)
+        cross = left.mT @ covariance[:columns, columns:] @ right
+        return cls.from_cross_covariance(mean, left, right, cross, most)
 
     @classmethod
     def from_cross_covariance(
         cls, mean: Tensor, left: Tensor, right: Tensor, cross: Tensor, most: int
     ) -> Self:
-        """The most correlated combinations of whitened features.
-
-        Args:
-            mean: of the features of both views, (k + l,).
-            left: whitening matrix of the first, (k, r).
-            right: of the second, (l, s).
-            cross: covariance of whitened features, (r, s).
-            most: largest number of variables.
-        """
+        """The most correlated combinations of whitened features, from their cross-covariance (r, s)."""
         u, correlation, vt = torch.linalg.svd(cross, full_matrices=False)
         r = min(most, correlation.shape[0])
         left, right = left @ u[:, :r], right @ vt[:r].mT
@@ -508,3 +427,63 @@ class RelevanceModel(Tree):
         c = self.canonical
         swapped = CanonicalVariables(c.right_mean, c.left_mean, c.right, c.left, c.correlation)
         return RelevanceModel(ViewPair(self.pair.right, self.pair.left), swapped)
+
+
+@dataclass(frozen=True)
+class RelevanceFit(Tree):
+    r"""A model with the means of each view's columns under its canonical variables.
+
+    .. math:: E[y \mid x] \approx \sum_{i \ge 0} \eta_i \, u_i(x) \; \overline{v_i y}
+
+    Learning relevant features for statistical inference, eq. 9 and 10, for the columns themselves; a finite view counts
+    as the indicators of its values.
+
+    Args:
+        model: the canonical variables.
+        left: mean of [1 u(x)]' x, (1 + r, d_x).
+        right: mean of [1 v(y)]' y, (1 + r, d_y).
+    """
+
+    model: RelevanceModel
+    left: Tensor
+    right: Tensor
+
+    @classmethod
+    def of(cls, model: RelevanceModel, source: Source) -> Self:
+        """The means over all rows, in one pass."""
+
+        def sum_columns(rows: Tensor, weight: Tensor) -> _ColumnSums:
+            x, y = model.pair.split_rows(rows)
+            mass = weight.double()
+            left, right = (prepend_one(part) * mass[:, None] for part in (model.left(x), model.right(y)))
+            x, y = to_values(model.pair.left, x), to_values(model.pair.right, y)
+            return _ColumnSums(mass.sum(), product(left.mT, x), product(right.mT, y))
+
+        with torch.no_grad():
+            total = source.reduce(sum_columns)
+        return cls(model, total.left / total.weight, total.right / total.weight)
+
+    def infer_right(self, rows: Tensor) -> Tensor:
+        """E[y | x] of rows of the first view, (n, d_y)."""
+        return prepend_one(self.model.left(rows) * self.model.canonical.correlation) @ self.right
+
+    def infer_left(self, rows: Tensor) -> Tensor:
+        """E[x | y] of rows of the second view, (n, d_x)."""
+        return prepend_one(self.model.right(rows) * self.model.canonical.correlation) @ self.left
+
+
+@dataclass(frozen=True)
+class _ColumnSums(Tree):
+    weight: Tensor
+    left: Tensor
+    right: Tensor
+
+
+def prepend_one(variables: Tensor) -> Tensor:
+    """Variables after the constant 1, (n, 1 + r)."""
+    return torch.cat([variables.new_ones(len(variables), 1), variables], 1)
+
+
+def to_values(view: View, rows: Tensor) -> Tensor:
+    """The columns of a view in float64; of a finite view, the indicators of its values."""
+    return (view(rows) if isinstance(view, FiniteView) else rows).double()

@@ -107,7 +107,7 @@ class PixelShuffle:
             raise ValueError(f"an image has the shape (H, W) or (C, H, W), all positive, got {self.shape}")
         if not (self.displacement >= 0.0 and self.noise >= 0.0):
             raise ValueError("displacement and noise must not be negative")
-        most = MAX_DISPLACEMENT * _random_displacement(*self.shape[-2:])
+        most = MAX_DISPLACEMENT * _mean_displacement_at_random(*self.shape[-2:])
         if self.displacement > most:
             raise ValueError(
                 f"a mean displacement of {self.displacement:g} pixels is more than swaps reach in an image of "
@@ -130,9 +130,8 @@ class PixelShuffle:
         low, high = 0.0, 0.5
         for _ in range(50):
             p = 0.5 * (low + high)
-            low, high = (
-                (p, high) if mean_displacement(height, width, most, p) < self.displacement else (low, p)
-            )
+            enough = mean_displacement(height, width, most, p) >= self.displacement
+            low, high = (low, p) if enough else (p, high)
         return most, high
 
     def __call__(self, rows: Tensor, generator: Generator) -> Tensor:
@@ -148,11 +147,9 @@ class PixelShuffle:
                 heads = torch.rand(coins, generator=generator, device=rows.device) < p
                 image = _swap_pairs(image, begin[axis] ^ bool(t % 2), heads, axis)
         shuffled = image.reshape(rows.shape)
-        return (
-            shuffled + self.noise * normal(tuple(rows.shape), generator, rows.dtype)
-            if self.noise
-            else shuffled
-        )
+        if not self.noise:
+            return shuffled
+        return shuffled + self.noise * normal(tuple(rows.shape), generator, rows.dtype)
 
 
 @dataclass(frozen=True)
@@ -281,15 +278,15 @@ def _transition_matrix(size: int, begin: int, p: float) -> Array:
     return step
 
 
-def _random_displacement(height: int, width: int) -> float:
+def _mean_displacement_at_random(height: int, width: int) -> float:
     """Mean distance of two places drawn at random."""
 
-    def distances(size: int) -> Array:
+    def distance_distribution(size: int) -> Array:
         gap = np.arange(size)
         return np.where(gap > 0, 2.0, 1.0) * (size - gap) / size**2
 
     far = np.hypot(np.arange(height)[:, None], np.arange(width))
-    return float(distances(height) @ far @ distances(width))
+    return float(distance_distribution(height) @ far @ distance_distribution(width))
 
 
 def _swap_pairs(image: Tensor, odd: Tensor, heads: Tensor, axis: int) -> Tensor:
@@ -305,16 +302,7 @@ def _swap_pairs(image: Tensor, odd: Tensor, heads: Tensor, axis: int) -> Tensor:
 
 
 def draw_second_view(channel: Any, first: Source, stream: Generator) -> Source:
-    """The output of a channel for rows: drawn once for rows in memory, else as they are read, the same in every pass.
-
-    Args:
-        channel: of the user.
-        first: the rows.
-        stream: on the CPU.
-
-    Raises:
-        ValueError: a channel that does not give one row for each, or changes its input.
-    """
+    """The output of a channel for rows: drawn once in memory, else as rows are read, the same in every pass."""
     if isinstance(channel, TimeShift):
         raise ValueError(
             "TimeShift leaves fewer rows: boxloop.twoview.self_views(X, TimeShift(lag)) gives X and Y for fit(X, Y)"
@@ -332,19 +320,12 @@ def draw_second_view(channel: Any, first: Source, stream: Generator) -> Source:
 
 @dataclass(frozen=True)
 class ChannelSource(SourceView):
-    """A second view that is drawn where the rows are, the same in every pass.
+    """A second view that is drawn where the rows are, the same in every pass."""
 
-    Args:
-        source: the first view.
-        channel: of the user.
-        key: seed of all draws.
-        columns: names of its columns.
-    """
-
-    source: Source
+    source: Source  # the first view
     channel: Channel
-    key: int
-    columns: tuple[str, ...]
+    key: int  # seed of all draws
+    columns: tuple[str, ...]  # names of its columns
 
     @property
     def n_columns(self) -> int:
@@ -360,7 +341,7 @@ class ChannelSource(SourceView):
         """The draws of a tile, block by block; rows of a block outside the tile are filled with one inside."""
         channel, key = self.channel, self.key
 
-        def draw(rows: Tensor, weight: Tensor, start: int) -> PlacedTile:
+        def draw_tile(rows: Tensor, weight: Tensor, start: int) -> PlacedTile:
             parts, stop = [], start + len(rows)
             for block in range(start // BLOCK, -(-stop // BLOCK)):
                 here = slice(max(start, block * BLOCK) - start, min(stop, (block + 1) * BLOCK) - start)
@@ -371,7 +352,7 @@ class ChannelSource(SourceView):
                 parts.append(_apply_channel(channel, filled, stream)[place])
             return torch.cat(parts), weight, start
 
-        return draw
+        return draw_tile
 
 
 def _apply_channel(channel: Channel, rows: Tensor, stream: Generator) -> Tensor:

@@ -39,7 +39,7 @@ from boxloop.twoview.influence import (
     PairedInfluenceSums,
     VariableBasis,
     VariableTile,
-    deviation_error,
+    estimate_deviation_error,
 )
 from boxloop.types import Source
 
@@ -77,15 +77,12 @@ LEVEL_ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class FunctionMoments(Tree):
-    r"""What eq. 10 needs of a function: :math:`\overline{u_i (\theta - o)}` and :math:`\overline{u_i (\theta - o)^2}`.
-
-    Args:
-        origin: o, (p,), near the mean, so that squares lose no digits.
-        coefficients: b of the p functions, then of their squares.
+    r"""What eq. 10 needs of a function: :math:`\overline{u_i (\theta - o)}` and :math:`\overline{u_i (\theta -
+    o)^2}`.
     """
 
-    origin: Tensor
-    coefficients: Coefficients
+    origin: Tensor  # o, (p,), near the mean, so that squares lose no digits
+    coefficients: Coefficients  # b of the p functions, then of their squares
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class ConditionalDistribution(SingleThreaded):
         columns = self.model.pair.left.n_columns + self.model.pair.right.n_columns
         if self.source.n_columns != columns:
             raise ValueError(f"rows have {self.source.n_columns} columns, and both views together {columns}")
-        return VariableBasis.of(self.model, self.source, self.ridge)
+        return VariableBasis.solve(self.model, self.source, self.ridge)
 
     @cached_property
     def first_rows(self) -> Tensor:
@@ -148,11 +145,7 @@ class ConditionalDistribution(SingleThreaded):
         return self.model.canonical.correlation.device
 
     def check_rows(self, rows: Any, columns: int, name: str) -> Tensor:
-        """Rows of one view as the features take them.
-
-        Raises:
-            ValueError: rows that are not finite, real and of so many columns.
-        """
+        """Rows of one view as the features take them: finite, real, and of so many columns."""
         if not isinstance(rows, Tensor):
             check_table(rows, name)
             rows = torch.from_numpy(to_vector(rows, name))
@@ -169,7 +162,7 @@ class ConditionalDistribution(SingleThreaded):
         """v of the points to condition on: (m, d_y) -> m coefficients."""
         with torch.no_grad():
             points = self.check_rows(rows, self.model.pair.right.n_columns, "given")
-            return Coefficients(*self.basis.right_variables(points))
+            return Coefficients(*self.basis.compute_right_variables(points))
 
     def evaluate(self, theta: Function | None, rows: Tensor) -> Tensor:
         """The function at rows of the first view, (n, p) in float64."""
@@ -199,33 +192,31 @@ class ConditionalDistribution(SingleThreaded):
         """Rows of both views as variables, with values of functions of the first."""
         x, y = self.model.pair.split_rows(rows.to(self.device))
         basis, share = self.basis, weight.to(self.device).double() / self.basis.total
-        return VariableTile(basis, share, *basis.left_variables(x), *basis.right_variables(y), value(x))
+        return VariableTile(
+            basis, share, *basis.compute_left_variables(x), *basis.compute_right_variables(y), value(x)
+        )
 
     def function_moments(self, theta: Function | None) -> FunctionMoments:
         """What eq. 10 needs of a function, in one pass; serves any number of points."""
         with torch.no_grad():
             origin = self.evaluate(theta, self.first_rows).mean(0)
-            return FunctionMoments(origin, self.average(self._with_square(theta, origin)))
+            return FunctionMoments(origin, self.average_products(self._append_square(theta, origin)))
 
-    def average(self, value: Function) -> Coefficients:
+    def average_products(self, value: Function) -> Coefficients:
         """Means of variables times values, by a pass over the rows."""
         with torch.no_grad():
             return self.source.reduce(
-                lambda rows, weight: self.to_variables(rows, weight, value).coefficients()
+                lambda rows, weight: self.to_variables(rows, weight, value).sum_coefficients()
             )
 
-    def _with_square(self, theta: Function | None, origin: Tensor) -> Function:
-        def both(rows: Tensor) -> Tensor:
+    def _append_square(self, theta: Function | None, origin: Tensor) -> Function:
+        """The function less its origin, then the square of that."""
+
+        def evaluate_both(rows: Tensor) -> Tensor:
             value = self.evaluate(theta, rows) - origin
             return torch.cat([value, value.square()], 1)
 
-        return both
-
-    def _conditional_moments(self, a: Coefficients, moments: FunctionMoments) -> tuple[Tensor, Tensor]:
-        """First and second conditional moments about the origin, (m, p) each."""
-        both = product(a.kept * self.basis.eta, moments.coefficients.kept.mT)
-        p = len(moments.origin)
-        return both[:, :p], both[:, p:]
+        return evaluate_both
 
     def mean(self, theta: Function | None, given: Any, moments: FunctionMoments | None = None) -> Array:
         """Conditional means alone, (m, p): one pass over the rows, or none.
@@ -236,8 +227,8 @@ class ConditionalDistribution(SingleThreaded):
             moments: :meth:`function_moments` of theta, where they are known.
         """
         known = moments or self.function_moments(theta)
-        first, _ = self._conditional_moments(self.condition_on(given), known)
-        return (known.origin + first).cpu().numpy()
+        weight = self.condition_on(given).kept * self.basis.correlations
+        return (known.origin + product(weight, known.coefficients.kept[: len(known.origin)].mT)).cpu().numpy()
 
     def expect(self, theta: Function | None, given: Any) -> Expectation:
         """Conditional mean and standard deviation of a function, with standard errors: two passes over the rows.
@@ -252,19 +243,22 @@ class ConditionalDistribution(SingleThreaded):
         Raises:
             ValueError: rows with the wrong columns, or a function with the wrong shape or missing values.
         """
-        return self.expect_at(theta, self.condition_on(given))
+        return self.expect_at_points(theta, self.condition_on(given))
 
-    def expect_at(self, theta: Function | None, a: Coefficients) -> Expectation:
+    def expect_at_points(self, theta: Function | None, a: Coefficients) -> Expectation:
         """The same at points whose variables are known."""
         with torch.no_grad():
             moments = self.function_moments(theta)
             p, b = len(moments.origin), moments.coefficients
-            value, ridged = self._with_square(theta, moments.origin), self.ridge > 0.0
+            value, ridged = self._append_square(theta, moments.origin), self.ridge > 0.0
             sums = self.source.reduce(
-                lambda rows, weight: InfluenceSums.of(self.to_variables(rows, weight, value), a, b, ridged)
+                lambda rows, weight: InfluenceSums.from_tile(
+                    self.to_variables(rows, weight, value), a, b, ridged
+                )
             )
-            first, second = self._conditional_moments(a, moments)
-            of_mean, of_variance = sums.variances(first)
+            both = product(a.kept * self.basis.correlations, b.kept.mT)
+            first, second = both[:, :p], both[:, p:]
+            of_mean, of_variance = sums.estimate_variances(first)
             variance = second - first.square()
             tiny = ROUNDING * b.kept[p:, 0] + (1e-14 * moments.origin).square()
             positive = torch.where(variance.abs() > tiny, variance, 0.0).clamp(min=0.0)
@@ -273,7 +267,7 @@ class ConditionalDistribution(SingleThreaded):
             mean=(first + moments.origin).cpu().numpy(),
             standard_error=of_mean.sqrt().cpu().numpy(),
             deviation=positive.sqrt().cpu().numpy(),
-            deviation_error=deviation_error(positive, of_variance.sqrt()).cpu().numpy(),
+            deviation_error=estimate_deviation_error(positive, of_variance.sqrt()).cpu().numpy(),
             negative_variance=(variance < -tiny).cpu().numpy(),
             negative_mass=sums.negative.cpu().numpy(),
             names=tuple(names),
@@ -283,12 +277,16 @@ class ConditionalDistribution(SingleThreaded):
             origin=moments.origin,
         )
 
-    def paired_errors(self, a: Coefficients, value: Function, b: Coefficients | None = None) -> Tensor:
+    def estimate_paired_errors(
+        self, a: Coefficients, value: Function, b: Coefficients | None = None
+    ) -> Tensor:
         """Standard errors of the expectation of function i given point i, (m,): two passes, one where b is known."""
-        known = self.average(value) if b is None else b
+        known = self.average_products(value) if b is None else b
         return self.source.reduce(
-            lambda rows, weight: PairedInfluenceSums.of(self.to_variables(rows, weight, value), a, known)
-        ).standard_error()
+            lambda rows, weight: PairedInfluenceSums.from_tile(
+                self.to_variables(rows, weight, value), a, known
+            )
+        ).compute_standard_errors()
 
 
 @dataclass(frozen=True)
@@ -409,7 +407,7 @@ class Expectation(SingleThreaded):
             )
         if bool(edge.isnan().any()):
             raise ValueError("threshold has a missing value")
-        above = self.conditional.expect_at(
+        above = self.conditional.expect_at_points(
             lambda rows: (self.conditional.evaluate(self.theta, rows) > edge).double(), self.given
         )
         return EstimatedValues(above.mean.clip(0.0, 1.0), above.standard_error)
@@ -450,9 +448,8 @@ class Expectation(SingleThreaded):
             values, vectors = principal_directions(of, self.theta, self.given, 1)
             direction = vectors[..., 0]
             size = direction.abs()
-            near = size >= (1.0 - 1e-6) * size.amax(
-                1, keepdim=True
-            )  # the first of entries equal but for rounding
+            # The first of entries that are equal but for rounding.
+            near = size >= (1.0 - 1e-6) * size.amax(1, keepdim=True)
             largest = direction.gather(1, near.int().argmax(1, keepdim=True))
             direction = direction * torch.where(largest < 0.0, -1.0, 1.0)
             variance = values[:, 0].clamp(min=0.0)
@@ -461,12 +458,12 @@ class Expectation(SingleThreaded):
                 here = slice(i, i + PAIRS)
                 line, middle = direction[here], (centre[here] * direction[here]).sum(1)
 
-                def square(rows: Tensor, line: Tensor = line, middle: Tensor = middle) -> Tensor:
+                def square_along(rows: Tensor, line: Tensor = line, middle: Tensor = middle) -> Tensor:
                     along = product(of.evaluate(self.theta, rows) - self.origin, line.mT)
                     return (along - middle).square()
 
-                errors.append(of.paired_errors(self.given[here], square))
-            error = deviation_error(variance, torch.cat(errors))
+                errors.append(of.estimate_paired_errors(self.given[here], square_along))
+            error = estimate_deviation_error(variance, torch.cat(errors))
         one = direction.cpu().numpy()
         deviation = variance.sqrt().cpu().numpy()
         step = deviation[:, None] * one
@@ -512,29 +509,29 @@ def density_ratio(conditional: ConditionalDistribution, x: Any, y: Any) -> Estim
         >>> found.value.round(6)
         array([2.      , 1.333333])
     """
-    check_kind(
-        conditional,
-        "conditional",
-        ConditionalDistribution,
-        "ConditionalDistribution(model, source) makes one",
-    )
-
+    check_conditional(conditional)
     with torch.no_grad():
         a = conditional.condition_on(y)
         rows = conditional.check_rows(x, conditional.model.pair.left.n_columns, "x")
         if len(rows) != len(a):
             raise ValueError(f"a ratio needs one y for each x, got {len(rows)} and {len(a)}")
-        b = Coefficients(*conditional.basis.left_variables(rows))
-        value = (a.kept * conditional.basis.eta * b.kept).sum(1)
+        b = Coefficients(*conditional.basis.compute_left_variables(rows))
+        value = (a.kept * conditional.basis.correlations * b.kept).sum(1)
         errors = []
         for i in range(0, len(a), PAIRS):
             here = slice(i, i + PAIRS)
 
-            def zero(rows: Tensor, m: int = len(a[here])) -> Tensor:
+            def return_zeros(rows: Tensor, m: int = len(a[here])) -> Tensor:
                 return torch.zeros(len(rows), m, dtype=torch.float64, device=rows.device)
 
-            errors.append(conditional.paired_errors(a[here], zero, b[here]))
+            errors.append(conditional.estimate_paired_errors(a[here], return_zeros, b[here]))
     return EstimatedValues(value.cpu().numpy(), torch.cat(errors).cpu().numpy())
+
+
+def check_conditional(conditional: Any) -> None:
+    """Refuse what is no conditional distribution."""
+    remedy = "ConditionalDistribution(model, source) makes one"
+    check_kind(conditional, "conditional", ConditionalDistribution, remedy)
 
 
 def principal_directions(
@@ -551,17 +548,17 @@ def principal_directions(
     """
     origin = of.evaluate(theta, of.first_rows).mean(0)
 
-    def value(rows: Tensor) -> Tensor:
+    def centre_function(rows: Tensor) -> Tensor:
         return of.evaluate(theta, rows) - origin
 
-    weight = a.kept * of.basis.eta
+    weight = a.kept * of.basis.correlations
     p = len(origin)
-    mean = product(weight, of.average(value).kept.mT)
+    mean = product(weight, of.average_products(centre_function).kept.mT)
     solve = _dense_eigenpairs if p <= DENSE else _krylov_eigenpairs
     values_per_point = p * p if p <= DENSE else p * (rank + OVERSAMPLING) * KRYLOV_BLOCKS
     step = max(1, 4 * MOST_VALUES // values_per_point)
     parts = [
-        solve(_CovarianceOperator(of, value, weight[i : i + step], mean[i : i + step]), rank)
+        solve(_CovarianceOperator(of, centre_function, weight[i : i + step], mean[i : i + step]), rank)
         for i in range(0, len(a), step)
     ]
     values, vectors = zip(*parts, strict=True)
@@ -569,8 +566,8 @@ def principal_directions(
 
 
 @dataclass(frozen=True)
-class _Sum(Tree):
-    of: Tensor
+class _TensorSums(Tree):
+    parts: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
@@ -582,33 +579,31 @@ class _CovarianceOperator:
     weight: Tensor
     mean: Tensor
 
-    def matrices(self) -> Tensor:
-        """(m, p, p)."""
+    def _sum_over_rows(self, function: Callable[[Tensor, Tensor, int], Tensor]) -> Tensor:
+        """Sums of ``function(values, weights of the rows given point i, i)``, (m, ...)."""
 
-        def add(rows: Tensor, weight: Tensor) -> _Sum:
+        def sum_tile(rows: Tensor, weight: Tensor) -> _TensorSums:
             tile = self.of.to_variables(rows, weight, self.value)
             signed = product(tile.u, self.weight.mT) * tile.share[:, None]
-            return _Sum(torch.stack([product((tile.value * w[:, None]).mT, tile.value) for w in signed.mT]))
+            return _TensorSums((torch.stack([function(tile.value, w, i) for i, w in enumerate(signed.mT)]),))
 
-        return self.of.source.reduce(add).of - self.mean[:, :, None] * self.mean[:, None, :]
+        return self.of.source.reduce(sum_tile).parts[0]
+
+    def form_matrices(self) -> Tensor:
+        """(m, p, p)."""
+        second = self._sum_over_rows(lambda value, weight, i: product((value * weight[:, None]).mT, value))
+        return second - self.mean[:, :, None] * self.mean[:, None, :]
 
     def __call__(self, block: Tensor) -> Tensor:
         """C times (m, p, s), without C."""
-
-        def add(rows: Tensor, weight: Tensor) -> _Sum:
-            tile = self.of.to_variables(rows, weight, self.value)
-            signed = product(tile.u, self.weight.mT) * tile.share[:, None]
-            parts = [
-                product(tile.value.mT, product(tile.value, z) * w[:, None])
-                for w, z in zip(signed.mT, block, strict=True)
-            ]
-            return _Sum(torch.stack(parts))
-
-        return self.of.source.reduce(add).of - self.mean[:, :, None] * (self.mean[:, None, :] @ block)
+        image = self._sum_over_rows(
+            lambda value, weight, i: product(value.mT, product(value, block[i]) * weight[:, None])
+        )
+        return image - self.mean[:, :, None] * (self.mean[:, None, :] @ block)
 
 
 def _dense_eigenpairs(matrix: _CovarianceOperator, rank: int) -> tuple[Tensor, Tensor]:
-    dense = matrix.matrices()
+    dense = matrix.form_matrices()
     values, vectors = torch.linalg.eigh(0.5 * (dense + dense.mT))
     return values[:, -rank:].flip(1), vectors[..., -rank:].flip(2)
 
@@ -655,54 +650,39 @@ def _orthogonalise(block: Tensor, basis: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _SortedValues:
-    """Values and weighted variables of all rows: the distribution function, exactly.
-
-    Args:
-        value: (n, p).
-        weighted: share times u, (n, r + 1).
-    """
+    """Values (n, p) and shares times u (n, r + 1) of all rows: the distribution function, exactly."""
 
     value: Tensor
     weighted: Tensor
 
-    def column(self, j: int) -> tuple[Tensor, Tensor, bool]:
+    def cumulate(self, j: int) -> tuple[Tensor, Tensor, bool]:
         """Values in increasing order, (n,), sums of variables up to each, (n, r + 1), and that F is a step function."""
         value, order = self.value[:, j].sort()
         return value, self.weighted[order].cumsum(0), False
 
 
 @dataclass(frozen=True)
-class _BinnedValues(Tree):
-    """Sums of variables between cut points, to be added over tiles.
-
-    Args:
-        cuts: (g,) in increasing order, of each function.
-        weighted: (g, r + 1), of each function.
-        linear: which functions have more values than cuts.
-    """
+class _BinnedValues:
+    """Cut points (g,) of each function, sums of variables between them, (g, r + 1), and whether it has more values."""
 
     cuts: tuple[Tensor, ...]
     weighted: tuple[Tensor, ...]
     linear: tuple[bool, ...]
 
-    def __add__(self, other: _BinnedValues) -> _BinnedValues:
-        weighted = tuple(a + b for a, b in zip(self.weighted, other.weighted, strict=True))
-        return _BinnedValues(self.cuts, weighted, self.linear)
-
-    def column(self, j: int) -> tuple[Tensor, Tensor, bool]:
+    def cumulate(self, j: int) -> tuple[Tensor, Tensor, bool]:
         """Cut points, (g,), sums of variables up to each, (g, r + 1), and whether F is linear between them."""
         return self.cuts[j], self.weighted[j].cumsum(0), self.linear[j]
 
 
 @dataclass(frozen=True)
-class _Range(Tree):
+class _ValueRange(Tree):
     """Smallest and largest value of each function, (p,)."""
 
     low: Tensor
     high: Tensor
 
-    def __add__(self, other: _Range) -> _Range:
-        return _Range(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
+    def __add__(self, other: _ValueRange) -> _ValueRange:
+        return _ValueRange(torch.minimum(self.low, other.low), torch.maximum(self.high, other.high))
 
 
 def compute_quantiles(
@@ -710,12 +690,12 @@ def compute_quantiles(
 ) -> tuple[Tensor, Tensor]:
     """Quantiles at q of every function given every point, and their standard errors, (m, p) both."""
     p = of.evaluate(theta, of.first_rows[:1]).shape[1]
-    fits = of.source.n_rows * (p + len(of.basis.eta)) <= HELD_VALUES
-    table = _hold_values(of, theta) if fits else _bin_values(of, theta)
-    weight = (a.kept * of.basis.eta).mT
+    fits = of.source.n_rows * (p + len(of.basis.correlations)) <= HELD_VALUES
+    table = _collect_values(of, theta) if fits else _bin_values(of, theta)
+    weight = (a.kept * of.basis.correlations).mT
     level = weight.new_full((len(a), p), q)
     value = _invert_distribution(table, weight, level)
-    error = _level_errors(of, theta, a, value)
+    error = _estimate_level_errors(of, theta, a, value)
     low, high = (
         _invert_distribution(table, weight, (level + side * error).clamp(0.0, 1.0)) for side in (-1.0, 1.0)
     )
@@ -726,7 +706,7 @@ def _invert_distribution(table: _SortedValues | _BinnedValues, weight: Tensor, l
     """Where the rearranged distribution function reaches a level: (r + 1, m) and (m, p) -> (m, p)."""
     quantile = torch.empty_like(level)
     for j in range(level.shape[1]):
-        value, sums, linear = table.column(j)
+        value, sums, linear = table.cumulate(j)
         width = value.diff()[None]
         step = max(1, MOST_VALUES // len(value))
         for i in range(0, len(level), step):
@@ -741,43 +721,43 @@ def _invert_distribution(table: _SortedValues | _BinnedValues, weight: Tensor, l
     return quantile
 
 
-def _hold_values(of: ConditionalDistribution, theta: Function | None) -> _SortedValues:
-    def columns(rows: Tensor, weight: Tensor) -> SumAndRows[ConcatenatedRows]:
+def _collect_values(of: ConditionalDistribution, theta: Function | None) -> _SortedValues:
+    def collect_tile(rows: Tensor, weight: Tensor) -> SumAndRows[ConcatenatedRows]:
         tile = of.to_variables(rows, weight, lambda x: of.evaluate(theta, x))
         weighted = tile.u * tile.share[:, None]
         return SumAndRows(ConcatenatedRows.of(tile.value), ConcatenatedRows.of(weighted))
 
-    both = of.source.reduce(columns)
+    both = of.source.reduce(collect_tile)
     return _SortedValues(both.sum.concatenate(), both.rows.concatenate())
 
 
 def _bin_values(of: ConditionalDistribution, theta: Function | None) -> _BinnedValues:
-    cuts, linear = _choose_cuts(of, theta)
+    cuts, linear = _choose_cut_points(of, theta)
 
-    def bins(rows: Tensor, weight: Tensor) -> _BinnedValues:
+    def bin_tile(rows: Tensor, weight: Tensor) -> _TensorSums:
         tile = of.to_variables(rows, weight, lambda x: of.evaluate(theta, x))
         weighted = tile.u * tile.share[:, None]
         sums = []
         for edges, column in zip(cuts, tile.value.mT, strict=True):
             place = torch.bucketize(column.contiguous(), edges).clamp(max=len(edges) - 1)
             sums.append(weighted.new_zeros(len(edges), weighted.shape[1]).index_add_(0, place, weighted))
-        return _BinnedValues(cuts, tuple(sums), linear)
+        return _TensorSums(tuple(sums))
 
-    return of.source.reduce(bins)
+    return _BinnedValues(cuts, of.source.reduce(bin_tile).parts, linear)
 
 
-def _choose_cuts(
+def _choose_cut_points(
     of: ConditionalDistribution, theta: Function | None
 ) -> tuple[tuple[Tensor, ...], tuple[bool, ...]]:
     """Cut points of each function: its smallest and largest value, and quantiles of a sample of rows between."""
     sampler = RowSampler.draw(of.source.n_rows, CUT_ROWS, generator(0))
 
-    def sample(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_Range]:
+    def sample_tile(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_ValueRange]:
         value = of.evaluate(theta, of.model.pair.split_rows(rows.to(of.device))[0]).cpu()
         indices = sampler.indices_between(start, start + len(weight))
-        return SumAndRows(_Range(value.amin(0), value.amax(0)), ConcatenatedRows.of(value[indices]))
+        return SumAndRows(_ValueRange(value.amin(0), value.amax(0)), ConcatenatedRows.of(value[indices]))
 
-    sampled = of.source.reduce_at(sample)
+    sampled = of.source.reduce_at(sample_tile)
     cuts, linear = [], []
     for j, column in enumerate(sampled.rows.concatenate().mT):
         known = torch.cat([column, sampled.sum.low[j : j + 1], sampled.sum.high[j : j + 1]]).unique()
@@ -789,7 +769,7 @@ def _choose_cuts(
     return tuple(cuts), tuple(linear)
 
 
-def _level_errors(
+def _estimate_level_errors(
     of: ConditionalDistribution, theta: Function | None, a: Coefficients, value: Tensor
 ) -> Tensor:
     """Standard errors of the distribution function at values (m, p)."""
@@ -802,8 +782,8 @@ def _level_errors(
     for i in range(0, m * p, PAIRS):
         here = slice(i, i + PAIRS)
 
-        def under(rows: Tensor, here: slice = here) -> Tensor:
+        def is_at_most(rows: Tensor, here: slice = here) -> Tensor:
             return (of.evaluate(theta, rows)[:, column[here]] <= edge[here]).double()
 
-        parts.append(of.paired_errors(a[point[here]], under))
+        parts.append(of.estimate_paired_errors(a[point[here]], is_at_most))
     return torch.cat(parts).reshape(m, p)

@@ -8,9 +8,9 @@ from itertools import islice
 import numpy as np
 import torch
 
-from boxloop.data import check_count, check_kind, sample_rows
+from boxloop.data import check_count, sample_rows
 from boxloop.numeric import RandomState, generator, single_threaded
-from boxloop.twoview.conditional import ConditionalDistribution, Function
+from boxloop.twoview.conditional import ConditionalDistribution, Function, check_conditional
 from boxloop.twoview.objective import ROWS_PER_FEATURE, relevance_loss
 
 BATCHES = 20
@@ -129,12 +129,7 @@ def diagnose(
         negative mass 0 on average, 0 at worst, over 4 points conditioned on
         negative variances 0.0%
     """
-    check_kind(
-        conditional,
-        "conditional",
-        ConditionalDistribution,
-        "ConditionalDistribution(model, source) makes one",
-    )
+    check_conditional(conditional)
     model = conditional.model
     check_count(n_given, "n_given")
     sample = sample_rows(conditional.source, n_given, generator(random_state)).rows
@@ -142,7 +137,7 @@ def diagnose(
     expectation = conditional.expect(theta, given)
     correlation = model.canonical.correlation
     r = len(correlation)
-    batch = None if batch_size is None else _batch_loss(conditional, batch_size, random_state)
+    batch = None if batch_size is None else _average_batch_loss(conditional, batch_size, random_state)
     mass = np.where(expectation.negative_mass > 1e-12, expectation.negative_mass, 0.0)
     return Diagnosis(
         negative_mass=float(mass.mean()),
@@ -157,7 +152,9 @@ def diagnose(
     )
 
 
-def _batch_loss(conditional: ConditionalDistribution, batch_size: int, random_state: RandomState) -> float:
+def _average_batch_loss(
+    conditional: ConditionalDistribution, batch_size: int, random_state: RandomState
+) -> float:
     """Mean loss of a batch of the model's variables, over at most 20 batches of rows in random order; 0 for none."""
     if not len(conditional.model.canonical.correlation):
         return 0.0

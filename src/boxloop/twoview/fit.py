@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from boxloop.data import FIRST_ROWS, check_count, check_kind, check_number, check_source
-from boxloop.numeric import product, scrambled, single_threaded, upper_gram
+from boxloop.numeric import scrambled, single_threaded
 from boxloop.tree import Tree
-from boxloop.twoview.canonical import CanonicalVariables, MomentSums, RelevanceModel, solve_variables
+from boxloop.twoview.canonical import (
+    CanonicalVariables,
+    MomentSums,
+    RelevanceFit,
+    RelevanceModel,
+    solve_variables,
+)
 from boxloop.twoview.objective import channel_error
-from boxloop.twoview.views import FiniteView, View, ViewPair
+from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
 
 RIDGES = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
@@ -23,66 +28,6 @@ RIDGES = (0.0, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 
 FeatureFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows that hold both views -> features of each."""
-
-
-@dataclass(frozen=True)
-class RelevanceFit(Tree):
-    r"""A model with the means of each view's columns under its canonical variables.
-
-    .. math:: E[y \mid x] \approx \sum_{i \ge 0} \eta_i \, u_i(x) \; \overline{v_i y}
-
-    Learning relevant features for statistical inference, eq. 9 and 10, for the columns themselves; a finite view counts
-    as the indicators of its values.
-
-    Args:
-        model: the canonical variables.
-        left: mean of [1 u(x)]' x, (1 + r, d_x).
-        right: mean of [1 v(y)]' y, (1 + r, d_y).
-    """
-
-    model: RelevanceModel
-    left: Tensor
-    right: Tensor
-
-    @classmethod
-    def of(cls, model: RelevanceModel, source: Source) -> Self:
-        """The means over all rows, in one pass."""
-
-        def sums(rows: Tensor, weight: Tensor) -> _ColumnSums:
-            x, y = model.pair.split_rows(rows)
-            mass = weight.double()
-            left, right = (prepend_one(part) * mass[:, None] for part in (model.left(x), model.right(y)))
-            x, y = to_values(model.pair.left, x), to_values(model.pair.right, y)
-            return _ColumnSums(mass.sum(), product(left.mT, x), product(right.mT, y))
-
-        with torch.no_grad():
-            total = source.reduce(sums)
-        return cls(model, total.left / total.weight, total.right / total.weight)
-
-    def infer_right(self, rows: Tensor) -> Tensor:
-        """E[y | x] of rows of the first view, (n, d_y)."""
-        return prepend_one(self.model.left(rows) * self.model.canonical.correlation) @ self.right
-
-    def infer_left(self, rows: Tensor) -> Tensor:
-        """E[x | y] of rows of the second view, (n, d_x)."""
-        return prepend_one(self.model.right(rows) * self.model.canonical.correlation) @ self.left
-
-
-@dataclass(frozen=True)
-class _ColumnSums(Tree):
-    weight: Tensor
-    left: Tensor
-    right: Tensor
-
-
-def prepend_one(variables: Tensor) -> Tensor:
-    """Variables after the constant 1, (n, 1 + r)."""
-    return torch.cat([variables.new_ones(len(variables), 1), variables], 1)
-
-
-def to_values(view: View, rows: Tensor) -> Tensor:
-    """The columns of a view in float64; of a finite view, the indicators of its values."""
-    return (view(rows) if isinstance(view, FiniteView) else rows).double()
 
 
 @single_threaded
@@ -189,21 +134,18 @@ def choose_ridge(
 
 
 def centre_features(pair: ViewPair, source: Source) -> FeatureFunction:
-    """Features in float64 less their means over some rows, so that their squares keep the digits of a small variance.
-
-    A feature that is constant but for rounding is not centred: only its distance from 0 shows that it is constant.
-    """
+    """Features in float64 less their means over some rows, so that squares keep the digits of a small variance."""
     head, _ = next(iter(source.chunks(FIRST_ROWS)))
     origins = []
-    for part in pair(head):
+    for part in pair(head):  # only its distance from 0 shows that a feature is constant but for rounding
         mean, deviation = part.double().mean(0), part.double().std(0, correction=0)
         origins.append(torch.where(deviation > 1e-13 * mean.abs(), mean, 0.0))
 
-    def features(rows: Tensor) -> tuple[Tensor, Tensor]:
+    def centred(rows: Tensor) -> tuple[Tensor, Tensor]:
         f, g = pair(rows)
         return f.double() - origins[0], g.double() - origins[1]
 
-    return features
+    return centred
 
 
 @dataclass(frozen=True)
@@ -212,42 +154,23 @@ class _FoldSums(Tree):
 
 
 def sum_by_fold(features: FeatureFunction, source: Source, folds: int, key: int) -> list[MomentSums]:
-    """Moment sums of features over the rows of each fold, in one pass.
+    """Moment sums of features over the rows of each fold, in one pass."""
 
-    Args:
-        features: of both views, best from :func:`centre_features`.
-        source: rows that hold both views.
-        folds: how many.
-        key: seed of the folds.
-
-    Raises:
-        ValueError: a fold without weight.
-    """
-
-    def sums(rows: Tensor, weight: Tensor, start: int) -> _FoldSums:
+    def sum_folds(rows: Tensor, weight: Tensor, start: int) -> _FoldSums:
         both = torch.cat([part.double() for part in features(rows)], 1)
         fold = assign_folds(start, start + len(weight), folds, key).to(both.device)
-        parts = []
-        for f in range(folds):
-            inside, mass = both[fold == f], weight.double()[fold == f]
-            parts.append(MomentSums(mass.sum(), product(mass[None], inside)[0], upper_gram(inside, mass)))
-        return _FoldSums(tuple(parts))
+        inside = (fold == f for f in range(folds))
+        return _FoldSums(tuple(MomentSums.of_features(both[mask], weight[mask]) for mask in inside))
 
-    parts = source.reduce_at(sums).parts
+    parts = source.reduce_at(sum_folds).parts
     if any(float(part.weight) <= 0.0 for part in parts):
         raise ValueError(f"one of {folds} folds has no row with weight: give more rows, or fewer folds")
     return list(parts)
 
 
 def assign_folds(start: int, stop: int, folds: int, key: int) -> Tensor:
-    """Folds of the rows from ``start`` to ``stop``, by their numbers alone: the same whatever the tiles.
-
-    Of every ``folds`` rows in turn, one goes to each fold, in random order.
-
-    Example:
-        >>> folds = assign_folds(0, 12, 3, 0)
-        >>> bool((folds[5:9] == assign_folds(5, 9, 3, 0)).all()), folds.bincount()
-        (True, tensor([4, 4, 4]))
+    """Folds of the rows from ``start`` to ``stop`` by their numbers; of every ``folds`` rows in turn, one goes to
+    each.
     """
     first, last = start // folds, -(-stop // folds)
     words = scrambled(np.arange(first * folds, last * folds, dtype=np.uint64), key)

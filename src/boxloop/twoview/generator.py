@@ -39,15 +39,10 @@ SMALLEST_CODE = 0.01
 
 @dataclass(frozen=True)
 class CodeNetwork(Tree):
-    """The linear layer and the network, in training: canonical variables (n, r) to standardised rows (n, d).
+    """The linear layer and the network, in training: canonical variables (n, r) to standardised rows (n, d)."""
 
-    Args:
-        code: W, (r, k).
-        decoder: (n, k) -> (n, d).
-    """
-
-    code: Tensor
-    decoder: Part
+    code: Tensor  # W, (r, k)
+    decoder: Part  # (n, k) -> (n, d)
 
     def trainable(self) -> tuple[Tensor, ...]:
         """The layer, then the network's parameters."""
@@ -65,17 +60,11 @@ class CodeNetwork(Tree):
 
 @dataclass(frozen=True)
 class SquaredErrorLoss:
-    r"""Mean squared error of a batch, over rows and columns, :math:`\frac{1}{nd} \sum_i w_i \|x_i - \hat x_i\|^2`.
+    r"""Mean squared error of a batch, over rows and columns, :math:`\frac{1}{nd} \sum_i w_i \|x_i - \hat x_i\|^2`."""
 
-    Args:
-        variables: r; a row of the batch holds u(x), then x in standard units.
-        unit: mean weight of a row.
-        workers: the processes that share the rows of a batch.
-    """
-
-    variables: int
-    unit: float = 1.0
-    workers: Workers = SINGLE_PROCESS
+    variables: int  # r; a row of the batch holds u(x), then x in standard units
+    unit: float = 1.0  # mean weight of a row
+    workers: Workers = SINGLE_PROCESS  # which share the rows of a batch
 
     def __call__(
         self, model: CodeNetwork, rows: Tensor, weight: Tensor, stream: Generator
@@ -89,16 +78,10 @@ class SquaredErrorLoss:
 
 @dataclass(frozen=True)
 class SquaredErrorValidation:
-    """Mean squared error on held-out rows.
+    """Mean squared error on held-out rows."""
 
-    Args:
-        rows: u(x), then x in standard units.
-        variables: r.
-        workers: the processes that share them.
-    """
-
-    rows: ArraySource
-    variables: int
+    rows: ArraySource  # u(x), then x in standard units
+    variables: int  # r
     workers: Workers = SINGLE_PROCESS
 
     def __call__(self, model: CodeNetwork, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
@@ -118,34 +101,27 @@ def prepend_variables(
 ) -> Source:
     """Rows that hold u(x), then x in standard units: computed once for rows in memory, else as they are read."""
 
-    def both(rows: Tensor) -> Tensor:
+    def stack_both(rows: Tensor) -> Tensor:
         with torch.no_grad():
             standard = (rows - frame.origin) / frame.scale
             return torch.cat([relevance.left(rows).to(dtype), standard.to(dtype)], 1)
 
-    mapped = MappedSource(source, both)
+    mapped = MappedSource(source, stack_both)
     if find_array(source) is None:
         return mapped
     rows, weight = (torch.cat(parts) for parts in zip(*mapped.chunks(), strict=True))
     return ArraySource(rows, weight)
 
 
-def reduced_rank_code(sums: MomentSums, variables: int, components: int) -> Tensor:
-    r"""The start of the linear layer: the code from which the best *linear* map makes the rows.
+def solve_reduced_rank_code(sums: MomentSums, variables: int, components: int) -> Tensor:
+    r"""The start of the linear layer: the code W, (r, k), from which the best *linear* map makes the rows.
 
     .. math:: W = R P_k \max(S_k / s_1, 0.01), \qquad R^\top K R = I, \; R^\top \overline{u x^\top} = P S Q^\top
 
-    Reduced-rank regression of x on u (Izenman 1975), from means of products.
+    Reduced-rank regression of x on u (Izenman 1975), from means of products: uncorrelated codes, each scaled by what it
+    explains relative to the first.
 
     Deviation: the paper does not say where its layer starts; a random start has to find these directions first.
-
-    Args:
-        sums: of u and x.
-        variables: r.
-        components: k.
-
-    Returns:
-        W, (r, k): uncorrelated codes, each scaled by what it explains relative to the first.
     """
     if variables < 1:
         raise ValueError("there are no relevant variables to make a code of: are all columns constant?")
@@ -165,17 +141,17 @@ def reduced_rank_code(sums: MomentSums, variables: int, components: int) -> Tens
     return code * column_signs(code) * share
 
 
-def residual_variance(
+def estimate_residual_variance(
     network: CodeNetwork, source: Source, variables: int, variance: Variance, floor: float
 ) -> Tensor:
     """Mean squared residual of each column, (d,), or of all, (1,), not below a floor."""
 
-    def squares(rows: Tensor, weight: Tensor) -> MomentSums:
+    def sum_squares(rows: Tensor, weight: Tensor) -> MomentSums:
         with torch.no_grad():
             residual = (network(rows[:, :variables]) - rows[:, variables:]).double().square()
         return MomentSums(weight.double().sum(), weight.double() @ residual, weight.new_zeros(0))
 
-    sums = source.reduce(squares)
+    sums = source.reduce(sum_squares)
     mean = sums.first / sums.weight
     return (mean if variance == "diagonal" else mean.mean()[None]).clamp(min=floor)
 
@@ -274,15 +250,7 @@ def standardise_codes(
     frame: Standardisation,
     residual: Tensor,
 ) -> GeneratorModel:
-    """A trained network as a model: codes in standard form with a Gaussian prior, noise from the residual.
-
-    Args:
-        network: trained.
-        relevance: its variables.
-        sums: of u and x over the rows of the fit.
-        frame: in which it was trained.
-        residual: psi, (d,) or (1,).
-    """
+    """A trained network as a model: codes in standard form with a Gaussian prior, noise from the residual."""
     r = relevance.canonical.left.shape[1]
     mean, covariance = sums.moments()
     layer = network.code.double()
@@ -293,26 +261,24 @@ def standardise_codes(
     code = layer @ (vectors / deviation) @ rotation
     sign = column_signs(code)
     code, colour = code * sign, (sign * rotation).mT @ (vectors * deviation).mT
-    place = frame.origin.to(code), frame.scale.to(code)
-    latent = StandardNormal(layer.shape[1])
-    shift, centre = -(mean[:r] @ code), mean[:r] @ layer
     return GeneratorModel(
-        relevance, code, shift, colour, centre, network.decoder, latent, residual.to(code), *place
+        relevance=relevance,
+        code=code,
+        shift=-(mean[:r] @ code),
+        colour=colour,
+        centre=mean[:r] @ layer,
+        decoder=network.decoder,
+        latent=StandardNormal(layer.shape[1]),
+        noise=residual.to(code),
+        origin=frame.origin.to(code),
+        scale=frame.scale.to(code),
     )
 
 
 def fit_code_mixture(
     model: GeneratorModel, codes: Tensor, weight: Tensor, components: int, stream: Generator
 ) -> GeneratorModel:
-    """The model with a mixture of Gaussians, fitted by EM, as the distribution of its codes.
-
-    Args:
-        model: any.
-        codes: of the rows of the fit, (n, k).
-        weight: of these rows.
-        components: number of components.
-        stream: of the starts, on the CPU.
-    """
+    """The model with a mixture of Gaussians, fitted by EM to codes (n, k), as the distribution of its codes."""
     zero = codes.new_zeros(components, codes.shape[1])
     template = DiagonalGaussian(zero, zero + 1.0, 1e-6)
     source, plan = ArraySource(codes, weight), Plan(max_iter=200)

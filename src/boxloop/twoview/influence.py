@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Self
 
 import torch
@@ -53,24 +54,18 @@ TIED = 1e-12
 
 @dataclass(frozen=True)
 class _GramSums(Tree):
-    """Sums over rows that say how variables and features vary.
-
-    Args:
-        weight: of the rows.
-        first: of u, (r,), and v, (r,).
-        inner: of u u' and v v', (r, r).
-        outer: of centred features of each view, (k, k) and (l, l), right in the upper triangle.
-    """
+    """Sums over rows that say how variables and features vary."""
 
     weight: Tensor
-    first: tuple[Tensor, Tensor]
-    inner: tuple[Tensor, Tensor]
-    outer: tuple[Tensor, Tensor]
+    first: tuple[Tensor, Tensor]  # of u, (r,), and v, (r,)
+    inner: tuple[Tensor, Tensor]  # of u u' and v v', (r, r)
+    outer: tuple[Tensor, Tensor]  # of centred features, (k, k) and (l, l), upper triangles
 
     @classmethod
-    def of(cls, model: RelevanceModel, rows: Tensor, weight: Tensor) -> Self:
+    def from_rows(cls, model: RelevanceModel, rows: Tensor, weight: Tensor) -> Self:
         """Of a tile of rows that hold both views."""
-        c, mass = model.canonical, weight.double()
+        c = model.canonical
+        rows, mass = rows.to(c.left.device), weight.to(c.left.device).double()
         f, g = (part.double() - mean for part, mean in zip(model.pair(rows), (c.left_mean, c.right_mean)))
         u, v = product(f, c.left), product(g, c.right)
         return cls(
@@ -83,37 +78,20 @@ class _GramSums(Tree):
 
 @dataclass(frozen=True)
 class VariableBasis(Tree):
-    """All features as canonical variables: those that the model keeps, then those that it omits.
-
-    Args:
-        model: keeps r of them.
-        left: the others of the first view as functions of its features, (k, k' - r).
-        right: of the second, (l, l' - r).
-        rest: correlations of those that come in pairs, (q,), the first of ``left`` and ``right``.
-        total: weight of the rows.
-    """
+    """All features as canonical variables: those that the model keeps, then those that it omits."""
 
     model: RelevanceModel
-    left: Tensor
-    right: Tensor
-    rest: Tensor
-    total: Tensor
+    left: Tensor  # omitted ones of the first view as functions of its features, (k, k' - r)
+    right: Tensor  # (l, l' - r)
+    rest: Tensor  # correlations of omitted pairs, (q,), the first of ``left`` and ``right``
+    total: Tensor  # weight of the rows
 
     @classmethod
-    def of(cls, model: RelevanceModel, source: Source, ridge: float = 0.0) -> Self:
-        """Solve for the omitted variables; the rows must be those of the fit.
-
-        Args:
-            model: a fit.
-            source: its rows, of both views.
-            ridge: with which it was solved.
-
-        Raises:
-            ValueError: the rows, or the ridge, are not those of the fit.
-        """
-        c, device = model.canonical, model.canonical.correlation.device
+    def solve(cls, model: RelevanceModel, source: Source, ridge: float = 0.0) -> Self:
+        """Solve for the omitted variables; the rows, and the ridge, must be those of the fit."""
+        c = model.canonical
         with torch.no_grad():
-            sums = source.reduce(lambda rows, weight: _GramSums.of(model, rows.to(device), weight.to(device)))
+            sums = source.reduce(partial(_GramSums.from_rows, model))
             r, most = len(c.correlation), min(len(c.left), len(c.right))
             full = RelevanceModel.solve(model.pair, source, most, ridge).canonical if r < most else c
             parts = []
@@ -129,32 +107,32 @@ class VariableBasis(Tree):
                         "the canonical variables were not solved on these rows: give the rows of the fit and its "
                         "ridge, or solve again on the rows at hand"
                     )
-                parts.append(torch.cat([kept[:, r:], _complement(ridged, kept)], 1))
+                parts.append(torch.cat([kept[:, r:], _find_omitted_directions(ridged, kept)], 1))
         return cls(model, parts[0], parts[1], full.correlation[r:], sums.weight)
 
     @property
-    def eta(self) -> Tensor:
+    def correlations(self) -> Tensor:
         """Correlations of the kept variables, after the constant's: (r + 1,)."""
         correlation = self.model.canonical.correlation
         return torch.cat([correlation.new_ones(1), correlation])
 
     @property
-    def gap(self) -> Tensor:
+    def relevance_gaps(self) -> Tensor:
         """Differences of squared correlations, kept less omitted, (r, q)."""
-        return (self.eta[1:, None].square() - self.rest.square()).clamp(min=TIED)
+        return (self.correlations[1:, None].square() - self.rest.square()).clamp(min=TIED)
 
-    def left_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_left_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Of rows of the first view: 1 and u, (n, r + 1), and the omitted ones, (n, k' - r)."""
         c = self.model.canonical
-        return _variables(self.model.pair.left(rows).double() - c.left_mean, c.left, self.left)
+        return _compute_variables(self.model.pair.left(rows).double() - c.left_mean, c.left, self.left)
 
-    def right_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def compute_right_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Of rows of the second view: 1 and v, (n, r + 1), and the omitted ones, (n, l' - r)."""
         c = self.model.canonical
-        return _variables(self.model.pair.right(rows).double() - c.right_mean, c.right, self.right)
+        return _compute_variables(self.model.pair.right(rows).double() - c.right_mean, c.right, self.right)
 
 
-def _complement(metric: Tensor, kept: Tensor) -> Tensor:
+def _find_omitted_directions(metric: Tensor, kept: Tensor) -> Tensor:
     """Directions of unit variance that are uncorrelated with those kept, (k, k' - r), for a covariance (k, k)."""
     size = metric.diagonal().clamp(min=0.0).sqrt()
     unit = torch.where(size > 1e-12 * size.max(), 1.0 / size.clamp(min=1e-300), 0.0)
@@ -168,7 +146,7 @@ def _complement(metric: Tensor, kept: Tensor) -> Tensor:
     return unit[:, None] * (rest - known @ (image.mT @ rest))
 
 
-def _variables(features: Tensor, kept: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_variables(features: Tensor, kept: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
     both = product(features, torch.cat([features.new_zeros(len(kept), 1), kept, rest], 1))
     both[:, 0] = 1.0
     r = kept.shape[1] + 1
@@ -177,15 +155,10 @@ def _variables(features: Tensor, kept: Tensor, rest: Tensor) -> tuple[Tensor, Te
 
 @dataclass(frozen=True)
 class Coefficients(Tree):
-    """The factor of the variables in an expectation: a = v(y), or b = mean of u times a function, for m of them.
+    """The factor of the variables in an expectation: a = v(y), or b = mean of u times a function, for m of them."""
 
-    Args:
-        kept: (m, r + 1), of the kept variables.
-        rest: (m, ...), of the omitted ones.
-    """
-
-    kept: Tensor
-    rest: Tensor
+    kept: Tensor  # (m, r + 1), of the kept variables
+    rest: Tensor  # (m, ...), of the omitted ones
 
     def __getitem__(self, index: slice | Tensor) -> Coefficients:
         return Coefficients(self.kept[index], self.rest[index])
@@ -196,38 +169,30 @@ class Coefficients(Tree):
 
 @dataclass(frozen=True)
 class VariableTile:
-    """Some rows as variables, with values of functions.
-
-    Args:
-        basis: of the variables.
-        share: of each row in the total weight, (n,).
-        u: (n, r + 1), and ``ux`` the omitted ones.
-        v: (n, r + 1), and ``vx`` the omitted ones.
-        value: functions of the rows, (n, p).
-    """
+    """Some rows as variables, with values of functions."""
 
     basis: VariableBasis
-    share: Tensor
-    u: Tensor
-    ux: Tensor
-    v: Tensor
-    vx: Tensor
-    value: Tensor
+    share: Tensor  # of each row in the total weight, (n,)
+    u: Tensor  # (n, r + 1)
+    ux: Tensor  # the omitted ones of the first view
+    v: Tensor  # (n, r + 1)
+    vx: Tensor  # the omitted ones of the second
+    value: Tensor  # functions of the rows, (n, p)
 
-    def blocks(self, size: int) -> Iterator[VariableTile]:
+    def split_into_blocks(self, size: int) -> Iterator[VariableTile]:
         """Blocks of at most so many rows."""
         for i in range(0, len(self.share), size):
             parts = (self.share, self.u, self.ux, self.v, self.vx, self.value)
             yield VariableTile(self.basis, *(part[i : i + size] for part in parts))
 
-    def coefficients(self) -> Coefficients:
+    def sum_coefficients(self) -> Coefficients:
         """Sums of share times variable times value: b of each function, to be added over tiles."""
         weighted = self.value * self.share[:, None]
         return Coefficients(product(weighted.mT, self.u), product(weighted.mT, self.ux))
 
-    def factors(self, a: Coefficients, b: Coefficients) -> list[tuple[Tensor, Tensor]]:
+    def influence_factors(self, a: Coefficients, b: Coefficients) -> list[tuple[Tensor, Tensor]]:
         """Pairs (n, m) and (n, p) whose products add up to the influence without the rotation g."""
-        eta = self.basis.eta
+        eta = self.basis.correlations
         weight = product(self.u, (a.kept * eta).mT)
         kernel, beyond = product(self.v, a.kept.mT), product(self.vx, a.rest.mT)
         kept, rest = product(self.u, b.kept.mT), product(self.ux, b.rest.mT)
@@ -239,9 +204,9 @@ class VariableTile:
             return [first, (kernel, difference + rest)]
         return [first, (kernel, difference + rest), (beyond, difference)]
 
-    def rotations(self, a: Coefficients, b: Coefficients) -> tuple[Tensor, Tensor]:
+    def rotation_influences(self, a: Coefficients, b: Coefficients) -> tuple[Tensor, Tensor]:
         """Of the kept variables towards the omitted ones: (n, r, m) to multiply b, (n, r, p) to multiply a."""
-        eta, rest, gap = self.basis.eta[1:, None], self.basis.rest, self.basis.gap
+        eta, rest, gap = self.basis.correlations[1:, None], self.basis.rest, self.basis.relevance_gaps
         q, u, v = len(rest), self.u[:, 1:], self.v[:, 1:]
         ux, vx = self.ux[:, :q], self.vx[:, :q]
         s, t = (u - v * eta[:, 0])[:, :, None], (v - u * eta[:, 0])[:, :, None]
@@ -253,54 +218,36 @@ class VariableTile:
 
 @dataclass(frozen=True)
 class InfluenceSums(Tree):
-    """Sums over rows for every pair of m points and p functions, each with its square.
+    """Sums over rows for every pair of m points and p functions, each with its square."""
 
-    Args:
-        second: of squared shares times products of influences, (m, 3, p): of the function, of both, of the square.
-        mean: of shares times influences, (m, 2, p); None where they are 0.
-        weighted: of squared shares times influences, (m, 2, p); None likewise.
-        square: of squared shares.
-        negative: of the negative weights of rows, (m,), with their sign changed.
-    """
-
-    second: Tensor
-    mean: Tensor | None
-    weighted: Tensor | None
-    square: Tensor
-    negative: Tensor
+    second: Tensor  # squared shares times influences: of f squared, f times f^2, f^2 squared, (m, 3, p)
+    mean: Tensor | None  # shares times influences, (m, 2, p); None where they are 0
+    weighted: Tensor | None  # squared shares times influences, (m, 2, p); None likewise
+    square: Tensor  # of squared shares
+    negative: Tensor  # of the negative weights of rows, (m,), with their sign changed
 
     @classmethod
-    def of(cls, tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool) -> InfluenceSums:
-        """Of a tile whose values are p functions, then their squares.
-
-        Args:
-            tile: rows.
-            a: of the points, m of them.
-            b: of the functions, 2 p of them.
-            centred: whether influences may have a mean, as they do with a ridge.
-        """
+    def from_tile(cls, tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool) -> InfluenceSums:
+        """Of a tile whose values are p functions, then their squares; ``centred`` where influences may have a mean."""
         p, basis = tile.value.shape[1] // 2, tile.basis
         rotating = len(basis.rest) > 0
-        step = MOST_VALUES // max(16 * p, 1) if rotating else MOST_VALUES // max(len(tile.share), 1)
-        step = max(1, min(len(a), step))
+        step = max(1, MOST_VALUES // max(16 * p if rotating else len(tile.share), 1))
         parts = []
         for i in range(0, len(a), step):
-            points = a[slice(i, i + step)]
-            widest = max(2 * p * len(points), (basis.eta.shape[0]) * max(len(basis.rest), 2 * p, len(points)))
-            blocks = tile.blocks(max(1, MOST_VALUES // widest)) if rotating else iter([tile])
-            add = _sum_influences if rotating else _sum_factors
+            points = a[i : i + step]
+            widest = max(
+                2 * p * len(points), len(basis.correlations) * max(len(basis.rest), 2 * p, len(points))
+            )
+            blocks = tile.split_into_blocks(max(1, MOST_VALUES // widest)) if rotating else iter([tile])
+            add = _sum_influences_by_row if rotating else _sum_influence_products
             sums = [add(block, points, b, centred) for block in blocks]
             parts.append([torch.stack(part).sum(0) for part in zip(*sums, strict=True)])
         second, mean, weighted, negative = (torch.cat(part) for part in zip(*parts, strict=True))
         square = tile.share.square().sum()
         return cls(second, mean if centred else None, weighted if centred else None, square, negative)
 
-    def variances(self, mean: Tensor) -> tuple[Tensor, Tensor]:
-        """Variances of the estimated means and of the estimated variances, (m, p) both.
-
-        Args:
-            mean: conditional means of the functions, (m, p), in the units in which the squares were taken.
-        """
+    def estimate_variances(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+        """Variances of the estimated means, (m, p), which are given, and of the estimated variances, (m, p)."""
         one, both, two = self.second.unbind(1)
         if self.mean is not None and self.weighted is not None:
             (f, ff), (g, gg) = self.mean.unbind(1), self.weighted.unbind(1)
@@ -311,11 +258,11 @@ class InfluenceSums(Tree):
         return one.clamp(min=0.0), of_variance.clamp(min=0.0)
 
 
-def _sum_factors(
+def _sum_influence_products(
     tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Where no variable is omitted, influences are sums of few products: matrix products do it all."""
-    factors, share, p = tile.factors(a, b), tile.share[:, None], tile.value.shape[1] // 2
+    factors, share, p = tile.influence_factors(a, b), tile.share[:, None], tile.value.shape[1] // 2
     m, k = len(a), len(factors)
     second = tile.share.new_zeros(m, 3 * p)
     for i in range(k):
@@ -333,15 +280,16 @@ def _sum_factors(
             torch.stack([product(x.mT, y * mass) for x, y in factors]).sum(0).reshape(m, 2, p)
             for mass in (share, share.square())
         )
-    return second.reshape(m, 3, p), mean, weighted, _negative_mass(factors[0][0], tile.share)
+    negative = (factors[0][0].clamp(max=0.0) * -share).sum(0)
+    return second.reshape(m, 3, p), mean, weighted, negative
 
 
-def _sum_influences(
+def _sum_influences_by_row(
     tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Where variables are omitted: influences of each row of a block on every point and function, (n, m, p)."""
-    influence = torch.as_tensor(sum(x[:, :, None] * y[:, None, :] for x, y in tile.factors(a, b)))
-    to_b, to_a = tile.rotations(a, b)
+    influence = torch.as_tensor(sum(x[:, :, None] * y[:, None, :] for x, y in tile.influence_factors(a, b)))
+    to_b, to_a = tile.rotation_influences(a, b)
     influence = influence + to_b.mT @ b.kept[:, 1:].mT + a.kept[:, 1:] @ to_a
     share, m, p = tile.share, len(a), influence.shape[2] // 2
     one, two = influence[..., :p], influence[..., p:]
@@ -349,12 +297,9 @@ def _sum_influences(
     sums = [torch.einsum("n,nmp->mp", squared, part) for part in (one * one, one * two, two * two)]
     mean = torch.einsum("n,nmp->mp", share, influence).reshape(m, 2, p)
     weighted = torch.einsum("n,nmp->mp", squared, influence).reshape(m, 2, p)
-    weight = product(tile.u, (a.kept * tile.basis.eta).mT)
-    return torch.stack(sums, 1), mean, weighted, _negative_mass(weight, share)
-
-
-def _negative_mass(weight: Tensor, share: Tensor) -> Tensor:
-    return (weight.clamp(max=0.0) * -share[:, None]).sum(0)
+    weight = product(tile.u, (a.kept * tile.basis.correlations).mT)
+    negative = (weight.clamp(max=0.0) * -share[:, None]).sum(0)
+    return torch.stack(sums, 1), mean, weighted, negative
 
 
 @dataclass(frozen=True)
@@ -367,27 +312,28 @@ class PairedInfluenceSums(Tree):
     square: Tensor
 
     @classmethod
-    def of(cls, tile: VariableTile, a: Coefficients, b: Coefficients) -> PairedInfluenceSums:
+    def from_tile(cls, tile: VariableTile, a: Coefficients, b: Coefficients) -> PairedInfluenceSums:
         """Of a tile with as many functions as points."""
-        r, q = len(tile.basis.eta), len(tile.basis.rest)
+        r, q = len(tile.basis.correlations), len(tile.basis.rest)
         size = max(1, MOST_VALUES // (max(len(a), q) * (r if q else 1)))
         second = mean = weighted = tile.share.new_zeros(len(a))
-        for block in tile.blocks(size):
-            influence, share = torch.as_tensor(sum(x * y for x, y in block.factors(a, b))), block.share
+        for block in tile.split_into_blocks(size):
+            influence = torch.as_tensor(sum(x * y for x, y in block.influence_factors(a, b)))
+            share = block.share
             if q:
-                to_b, to_a = block.rotations(a, b)
+                to_b, to_a = block.rotation_influences(a, b)
                 influence = influence + (to_b * b.kept[:, 1:].mT).sum(1) + (to_a * a.kept[:, 1:].mT).sum(1)
             second = second + share.square() @ influence.square()
             mean, weighted = mean + share @ influence, weighted + share.square() @ influence
         return cls(second, mean, weighted, tile.share.square().sum())
 
-    def standard_error(self) -> Tensor:
+    def compute_standard_errors(self) -> Tensor:
         """(m,)."""
         variance = self.second - 2.0 * self.mean * self.weighted + self.mean.square() * self.square
         return variance.clamp(min=0.0).sqrt()
 
 
-def deviation_error(variance: Tensor, error: Tensor) -> Tensor:
+def estimate_deviation_error(variance: Tensor, error: Tensor) -> Tensor:
     r"""Standard error of a standard deviation from that of the variance.
 
     .. math:: \frac{s}{2 \sqrt{\max(V, s/4)}}

@@ -3,6 +3,7 @@ r"""The relevance of two families of features: the loss that training minimises,
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -161,11 +162,6 @@ def _is_float32_enough(moment: Tensor, inflation: Tensor, relevant: Tensor) -> b
 
     In canonical variables it is :math:`\eta_i (v_i - \eta_i u_i)`, of mean square :math:`\eta_i^2 (1 - \eta_i^2)`: near
     the optimum two terms of size :math:`\eta_i` cancel.
-
-    Args:
-        moment: mean squares of features.
-        inflation: of their variances.
-        relevant: a matrix whose eigenvalues are the relevances.
     """
     sizes = (moment == 0.0) | ((moment > 1.0 / FLOAT32_SQUARE) & (moment < FLOAT32_SQUARE))
     total = relevant.trace()
@@ -178,11 +174,6 @@ def invert_moment(matrix: Tensor, ridge: float = 0.0, floor: Tensor | float = 0.
     r"""The inverse of a matrix of second moments, or a pseudo-inverse in units in which its diagonal is 1.
 
     .. math:: D^{-1/2} (D^{-1/2} K D^{-1/2})^{+} D^{-1/2}, \qquad D = \mathrm{diag}(K)
-
-    Args:
-        matrix: K, (k, k), symmetric and positive semidefinite.
-        ridge: added to the diagonal.
-        floor: (k,), sizes up to which a feature counts as 0: what rounding leaves of a constant.
     """
     size = matrix.diagonal().clamp(min=0.0).sqrt()
     varies = size > floor
@@ -259,6 +250,11 @@ def channel_error(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
     """
     check_kind(fitted, "fitted", CanonicalVariables, "the field canonical of a RelevanceModel is one")
     check_kind(sums, "sums", MomentSums, "MomentSums.of(pair, rows, weight) makes one")
+    return measure_channel_error(fitted, sums)
+
+
+def measure_channel_error(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
+    """:func:`channel_error` of arguments that need no check."""
     k = fitted.left.shape[0]
     mean, moment = sums.moments()
     shift = mean - torch.cat([fitted.left_mean, fitted.right_mean])
@@ -272,17 +268,11 @@ def channel_error(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
 
 @dataclass(frozen=True)
 class RelevanceValidation:
-    """Validation of features: canonical variables from rows of the fit, scored on held-out rows.
+    """Validation of features: canonical variables from rows of the fit, scored on held-out rows."""
 
-    Args:
-        train: some rows of the fit, both views.
-        rows: held-out rows, both views.
-        ridges: relative ridges of the canonical variables, in increasing order, of which the best is chosen.
-    """
-
-    train: Source
-    rows: ArraySource
-    ridges: tuple[float, ...] = (0.0,)
+    train: Source  # some rows of the fit, both views
+    rows: ArraySource  # held-out rows, both views
+    ridges: tuple[float, ...] = (0.0,)  # relative, in increasing order
 
     def __call__(self, pair: ViewPair, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
         """The error of the channel relative to that of independence, and the relevances on both sets of rows."""
@@ -301,12 +291,9 @@ class RelevanceValidation:
         """
         k, most = pair.left.n_features, min(pair.left.n_features, pair.right.n_features)
         with torch.no_grad():
-            train, rows = (
-                source.reduce(lambda rows, weight: MomentSums.of(pair, rows, weight))
-                for source in (self.train, self.rows)
-            )
+            train, rows = (source.reduce(partial(MomentSums.of, pair)) for source in (self.train, self.rows))
             fits = [(CanonicalVariables.solve(train, k, most, ridge), ridge) for ridge in self.ridges]
-            errors = [channel_error(variables, rows) for variables, _ in fits]
+            errors = [measure_channel_error(variables, rows) for variables, _ in fits]
         low = min(float(error) for error in errors)
         near = (i for i, error in enumerate(errors) if float(error) <= low + RIDGE_TOLERANCE * abs(low))
         place = next(near, 0)

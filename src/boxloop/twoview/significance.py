@@ -153,7 +153,7 @@ class Significance:
             )
         return words
 
-    def _columns(self) -> dict[str, Any]:
+    def _table_columns(self) -> dict[str, Any]:
         return {
             "relevance": self.relevance,
             "relevance error": self.relevance_error,
@@ -166,7 +166,7 @@ class Significance:
 
     def table(self) -> Any:
         """One row per variable, as a pandas frame."""
-        columns = {**self._columns(), "significant": self.significant}
+        columns = {**self._table_columns(), "significant": self.significant}
         return make_frame(columns, list(range(1, len(self.correlation) + 1)))
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -186,7 +186,7 @@ class Significance:
         )
 
     def __str__(self) -> str:
-        columns = self._columns()
+        columns = self._table_columns()
         rows = [["", *columns]]
         rows += [
             [str(j + 1), *(f"{values[j]:.4g}" for values in columns.values())]
@@ -251,18 +251,17 @@ def held_out_significance(
     _check_permutations(model.canonical.correlation.shape[0], permutations, level)
     share, key = min(1.0, most_rows / source.n_rows), seed(random_state)
 
-    def variables(rows: Tensor, weight: Tensor, start: int) -> _Columns:
-        mask = sample_mask(weight, start, share, key)
-        return _Columns.of((*model.both(rows[mask]), weight[mask]))
+    def evaluate_tile(rows: Tensor, weight: Tensor, start: int) -> _ConcatenatedColumns:
+        mask = draw_sample_mask(weight, start, share, key)
+        return _ConcatenatedColumns.from_pieces((*model.both(rows[mask]), weight[mask]))
 
     with torch.no_grad():
-        u, v, weight = source.reduce_at(variables).concatenate()
+        u, v, weight = source.reduce_at(evaluate_tile).concatenate()
         if len(u) < 4:
             raise ValueError(f"{len(u)} rows with weight are too few to test anything: give at least 4")
-        scores = VariableScores(
-            u, v, weight.double(), torch.zeros(len(u), dtype=torch.int64, device=u.device)
-        )
-        significance = _assess(
+        one_fold = torch.zeros(len(u), dtype=torch.int64, device=u.device)
+        scores = VariableScores(u, v, weight.double(), one_fold)
+        significance = _test_variables(
             scores, [scores], model.canonical.correlation, permutations, level, 0, generator(random_state)
         )
         return replace(significance, complete=len(significance.correlation) >= model.pair.max_variables)
@@ -342,14 +341,14 @@ def cross_fitted_significance(
         full = CanonicalVariables.solve(total, k, most, ridge)
         r = full.correlation.shape[0]
         _check_permutations(r, permutations, level)
-        others = [_pad(CanonicalVariables.solve(total - part, k, most, ridge), r) for part in parts]
-        earlier = [
-            _pad(CanonicalVariables.solve(part, k, most, ridge), r)
-            for part in list(accumulate(parts, add))[:-1]
-        ]
+        others = [_pad_variables(CanonicalVariables.solve(total - part, k, most, ridge), r) for part in parts]
+        before = list(accumulate(parts, add))[:-1]
+        earlier = [_pad_variables(CanonicalVariables.solve(part, k, most, ridge), r) for part in before]
         by_others, by_earlier = _score_rows(features, source, others, earlier, folds, key, most_rows)
-        tests = [by_earlier.of_fold(f) for f in range(1, folds) if bool((by_earlier.fold == f).any())]
-        significance = _assess(by_others, tests, full.correlation, permutations, level, folds, generator(key))
+        tests = [by_earlier.select_fold(f) for f in range(1, folds) if bool((by_earlier.fold == f).any())]
+        significance = _test_variables(
+            by_others, tests, full.correlation, permutations, level, folds, generator(key)
+        )
         return replace(significance, complete=r >= pair.max_variables or r < most)
 
 
@@ -365,7 +364,7 @@ def _check_permutations(r: int, permutations: int, level: float) -> None:
         )
 
 
-def _pad(canonical: CanonicalVariables, r: int) -> CanonicalVariables:
+def _pad_variables(canonical: CanonicalVariables, r: int) -> CanonicalVariables:
     """Exactly r variables: those that few rows do not determine are zero."""
     short, pad = r - canonical.correlation.shape[0], torch.nn.functional.pad
     return CanonicalVariables(
@@ -378,13 +377,13 @@ def _pad(canonical: CanonicalVariables, r: int) -> CanonicalVariables:
 
 
 @dataclass(frozen=True)
-class _Columns(Tree):
+class _ConcatenatedColumns(Tree):
     """Several tensors of values per row, of one tile after the other."""
 
     parts: tuple[ConcatenatedRows, ...]
 
     @classmethod
-    def of(cls, *pieces: tuple[Tensor, ...]) -> _Columns:
+    def from_pieces(cls, *pieces: tuple[Tensor, ...]) -> _ConcatenatedColumns:
         """Those of one tile, in one or more pieces."""
         return cls(tuple(ConcatenatedRows.of(torch.cat(column)) for column in zip(*pieces, strict=True)))
 
@@ -395,8 +394,8 @@ class _Columns(Tree):
 
 @dataclass(frozen=True)
 class _FoldScores(Tree):
-    by_others: _Columns
-    by_earlier: _Columns
+    by_others: _ConcatenatedColumns
+    by_earlier: _ConcatenatedColumns
 
 
 def _score_rows(
@@ -411,35 +410,30 @@ def _score_rows(
     """Scores of the rows by variables of all other folds, and by those of the folds before theirs, in one pass."""
     share = min(1.0, most / source.n_rows)
 
-    def variables(c: CanonicalVariables, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    def apply_variables(c: CanonicalVariables, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         return product(f - c.left_mean, c.left), product(g - c.right_mean, c.right)
 
-    def scores(rows: Tensor, weight: Tensor, start: int) -> _FoldScores:
-        mask = sample_mask(weight, start, share, key)
+    def score_tile(rows: Tensor, weight: Tensor, start: int) -> _FoldScores:
+        mask = draw_sample_mask(weight, start, share, key)
         f, g = features(rows[mask])
         fold = assign_folds(start, start + len(weight), folds, key).to(f.device)[mask]
         mass, by_others, by_earlier = weight[mask].double(), [], []
         for j in range(folds):
             inside = fold == j
             labels = mass[inside], fold[inside]
-            by_others.append((*variables(others[j], f[inside], g[inside]), *labels))
+            by_others.append((*apply_variables(others[j], f[inside], g[inside]), *labels))
             if j > 0:
-                by_earlier.append((*variables(earlier[j - 1], f[inside], g[inside]), *labels))
-        return _FoldScores(_Columns.of(*by_others), _Columns.of(*by_earlier))
+                by_earlier.append((*apply_variables(earlier[j - 1], f[inside], g[inside]), *labels))
+        return _FoldScores(
+            _ConcatenatedColumns.from_pieces(*by_others), _ConcatenatedColumns.from_pieces(*by_earlier)
+        )
 
-    scored = source.reduce_at(scores)
+    scored = source.reduce_at(score_tile)
     return VariableScores(*scored.by_others.concatenate()), VariableScores(*scored.by_earlier.concatenate())
 
 
-def sample_mask(weight: Tensor, start: int, share: float, key: int) -> Tensor:
-    """Mask of a random sample of the rows of a tile with weight, by their numbers alone: the same whatever the tiles.
-
-    Args:
-        weight: of the rows, (n,).
-        start: number of the first row.
-        share: probability of each row; 1 takes all.
-        key: seed of the sample.
-    """
+def draw_sample_mask(weight: Tensor, start: int, share: float, key: int) -> Tensor:
+    """Mask of a random sample of the rows with weight of a tile, by their numbers alone, whatever the tiles."""
     mask = weight > 0.0
     if share < 1.0:
         number = np.arange(start, start + len(weight), dtype=np.uint64)
@@ -450,26 +444,19 @@ def sample_mask(weight: Tensor, start: int, share: float, key: int) -> Tensor:
 
 @dataclass(frozen=True)
 class VariableScores:
-    """Canonical variables of rows that did not train them.
+    """Canonical variables of rows that did not train them."""
 
-    Args:
-        u: (n, r).
-        v: (n, r).
-        weight: (n,), positive.
-        fold: which of several fits gave the row its scores, (n,).
-    """
+    u: Tensor  # (n, r)
+    v: Tensor  # (n, r)
+    weight: Tensor  # (n,), positive
+    fold: Tensor  # which of several fits gave the row its scores, (n,)
 
-    u: Tensor
-    v: Tensor
-    weight: Tensor
-    fold: Tensor
-
-    def of_fold(self, fold: int) -> VariableScores:
+    def select_fold(self, fold: int) -> VariableScores:
         """The rows of one fold."""
         inside = self.fold == fold
         return VariableScores(self.u[inside], self.v[inside], self.weight[inside], self.fold[inside])
 
-    def centre(self) -> tuple[Tensor, Tensor]:
+    def centre_within_folds(self) -> tuple[Tensor, Tensor]:
         """u and v less the means of their folds."""
         u, v = self.u.clone(), self.v.clone()
         for f in self.fold.unique():
@@ -479,9 +466,9 @@ class VariableScores:
             v[inside] -= share @ v[inside]
         return u, v
 
-    def correlations(self) -> tuple[Tensor, Tensor, Tensor]:
+    def compute_correlations(self) -> tuple[Tensor, Tensor, Tensor]:
         """Correlations within folds (r,), their standard errors (r,), and that of the sum of their squares."""
-        u, v = self.centre()
+        u, v = self.centre_within_folds()
         share = (self.weight / self.weight.sum())[:, None]
         u, v = (z / (share * z.square()).sum(0).sqrt().clamp(min=1e-150) for z in (u, v))
         rho = (share * u * v).sum(0).clamp(-1.0, 1.0)
@@ -490,7 +477,7 @@ class VariableScores:
         return rho, influence.square().sum(0).sqrt(), total.square().sum().sqrt()
 
 
-def _assess(
+def _test_variables(
     scores: VariableScores,
     tests: list[VariableScores],
     training: Tensor,
@@ -500,43 +487,22 @@ def _assess(
     stream: Generator,
 ) -> Significance:
     """Correlations of some rows, and p-values from groups of rows that are tested independently."""
-    rho, error, total = (t.cpu().numpy() for t in scores.correlations())
+    rho, error, total = (t.cpu().numpy() for t in scores.compute_correlations())
     statistics = [
-        permutation_statistics(group.u, group.v, group.weight, permutations, stream) for group in tests
+        studentise_permutations(group.u, group.v, group.weight, permutations, stream) for group in tests
     ]
     p_value = combine_p_values(statistics, [float(group.weight.sum()) for group in tests])
     trained = training.cpu().numpy()
     return Significance(rho, error, trained, p_value, float(total), len(scores.u), folds, level)
 
 
-def permutation_statistics(u: Tensor, v: Tensor, weight: Tensor, count: int, stream: Generator) -> Tensor:
-    """Studentised covariances of u with v in its own order, then in ``count`` random orders.
-
-    Args:
-        u: (n, r).
-        v: (n, r); all r are permuted together.
-        weight: (n,), positive; it stays with u.
-        count: number of permutations.
-        stream: of the permutations, on the CPU.
-
-    Returns:
-        t, (1 + count, r); 0 where a variable is constant.
-
-    Example:
-        >>> import torch
-        >>> x = torch.arange(6.0).double()[:, None]
-        >>> t = permutation_statistics(x, x, torch.ones(6).double(), 99, torch.Generator().manual_seed(0))
-        >>> t.shape, bool((t[0] >= t).all())
-        (torch.Size([100, 1]), True)
-    """
+def studentise_permutations(u: Tensor, v: Tensor, weight: Tensor, count: int, stream: Generator) -> Tensor:
+    """Studentised covariances of u with v in its own order, then in ``count`` random orders; 0 for constants."""
     share = weight / weight.sum()
-    u, b = (
-        u - share @ u,
-        v - v.mean(0),
-    )  # the mean of v without weights, which stay with u: no order changes it
+    u, b = u - share @ u, v - v.mean(0)  # no order changes a mean of v without weights, which stay with u
     a = weight[:, None] * u
     own = torch.stack([(a * b).sum(0), (a * b).square().sum(0)])[:, None]
-    permute = rotation_sums if len(a) > max(DIRECT, count) else permutation_sums
+    permute = sum_over_rotations if len(a) > max(DIRECT, count) else sum_over_permutations
     total, square = torch.cat([own, permute(a, b, count, stream)], 1)
     size = square.clamp(min=0.0).sqrt()
     rho = total / ((a * u).sum(0) * (weight.sum() * b.square().mean(0))).sqrt().clamp(min=1e-300)
@@ -545,7 +511,7 @@ def permutation_statistics(u: Tensor, v: Tensor, weight: Tensor, count: int, str
     return torch.where(size > floor, total / (size * rest), 0.0)
 
 
-def permutation_sums(a: Tensor, b: Tensor, count: int, stream: Generator) -> Tensor:
+def sum_over_permutations(a: Tensor, b: Tensor, count: int, stream: Generator) -> Tensor:
     """Sums of a b and of their squares with b in random orders, (2, count, r)."""
     n, r = a.shape
     step = max(1, BLOCK // (n * r))
@@ -559,7 +525,7 @@ def permutation_sums(a: Tensor, b: Tensor, count: int, stream: Generator) -> Ten
     return torch.cat(parts, 1)
 
 
-def rotation_sums(a: Tensor, b: Tensor, count: int, stream: Generator) -> Tensor:
+def sum_over_rotations(a: Tensor, b: Tensor, count: int, stream: Generator) -> Tensor:
     """The same sums after one random order of all rows, with b then rotated by ``count`` different steps.
 
     Rotations form a group, so the test is as exact as with all orders, and one Fourier transform of each variable
@@ -578,7 +544,7 @@ def rotation_sums(a: Tensor, b: Tensor, count: int, stream: Generator) -> Tensor
 
 
 def combine_p_values(groups: Sequence[Tensor], size: Sequence[float]) -> Array:
-    r"""P-values of several groups of rows together.
+    r"""P-values of several groups of rows together, from statistics (1 + N, r) per group, their own order first.
 
     In each group the statistics become normal scores of their ranks, which add with weights
     :math:`\sqrt{\text{size}}` (Stouffer). Given all that was seen before a group, every order of its statistics was
@@ -587,18 +553,6 @@ def combine_p_values(groups: Sequence[Tensor], size: Sequence[float]) -> Array:
     .. math:: p = \frac{1 + \#\{b : T_b \ge T_0\}}{1 + N}
 
     is uniform where nothing depends on anything.
-
-    Args:
-        groups: statistics of the rows in their own order, then of N permutations, (1 + N, r) each.
-        size: weight of each group.
-
-    Returns:
-        (r,).
-
-    Example:
-        >>> import torch
-        >>> combine_p_values([torch.tensor([[3.0], [1.0], [2.0], [0.0]])], [1.0])
-        array([0.25])
     """
     total = np.zeros(tuple(groups[0].shape))
     for statistics, weight in zip(groups, size, strict=True):
