@@ -270,5 +270,7 @@ def has_equal_weights(source: Source) -> bool:
         >>> has_equal_weights(ArraySource(rows)), has_equal_weights(ArraySource(rows, torch.tensor([1.0, 2.0])))
         (True, False)
     """
+    if isinstance(source, ArraySource) and source.weight is None:
+        return True
     weights = source.reduce(_WeightRange.of)
     return bool(weights.smallest == weights.largest)

@@ -657,7 +657,7 @@ class TwoViewEstimator(
         return self.y_schema_.open(Y, pick_device(self.device))
 
     def _map_first_view(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
-        """``function(rows)`` of all rows of a first view."""
+        """``function(rows)`` of all rows of a first view; looks at fitted attributes only when it is called."""
         mapped: Array = to_numpy(check_no_overflow(apply_to_rows(self._open_first_view(X), function)))
         return mapped
 

@@ -182,11 +182,11 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         return min(len(self.classes_) - 1, self.n_features or width, width)
 
     def _expect_indicators(self, X: Any) -> Array:
-        return self._map_first_view(X, self.fit_.infer_right)
+        return self._map_first_view(X, lambda rows: self.fit_.infer_right(rows))
 
     def transform(self, X: Any) -> Array:
         """The canonical variables u of rows, most relevant first, (n, k)."""
-        return self._map_first_view(X, self.model_.left)
+        return self._map_first_view(X, lambda rows: self.model_.left(rows))
 
     def decision_function(self, X: Any) -> Array:
         """Expected indicators of the classes, (n, C): they sum to 1, and may be negative or above 1.

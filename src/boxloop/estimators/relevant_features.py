@@ -214,7 +214,7 @@ class RelevantFeatures(TwoViewEstimator):
 
     def transform(self, X: Any, y: Any = None) -> Any:
         """The canonical variables of rows: u of X, (n, k), and v of Y beside it where y is given."""
-        left = self._map_first_view(X, self.model_.left)
+        left = self._map_first_view(X, lambda rows: self.model_.left(rows))
         if y is None:
             return left
         return left, to_numpy(check_no_overflow(apply_to_rows(self._open_second_view(y), self.model_.right)))
@@ -225,8 +225,9 @@ class RelevantFeatures(TwoViewEstimator):
         No rows of the fit are needed. For standard errors, standard deviations, quantiles and other functions of Y, and
         for X given Y, see :meth:`expect`.
         """
-        predicted: Array = self.y_schema_.reshape(self._map_first_view(X, self.fit_.infer_right))
-        return predicted
+        predicted = self._map_first_view(X, lambda rows: self.fit_.infer_right(rows))
+        columns: Array = self.y_schema_.reshape(predicted)
+        return columns
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Sum of the correlations of the pairs on weighted rows, at most k; a ``channel`` draws a missing y."""

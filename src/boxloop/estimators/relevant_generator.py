@@ -316,7 +316,7 @@ class RelevantGenerator(DecoderEstimator):
 
     def transform(self, X: Any) -> Array:
         """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
-        return self._format_codes(check_no_overflow(self._map_rows(X, self.model_.encode)))
+        return self._format_codes(check_no_overflow(self._map_rows(X, lambda rows: self.model_.encode(rows))))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""

@@ -36,7 +36,6 @@ from boxloop.data import (
     make_frame,
 )
 from boxloop.numeric import RandomState, generator, product, scrambled, seed, single_threaded
-from boxloop.tree import Tree
 from boxloop.twoview.canonical import CanonicalVariables, RelevanceModel
 from boxloop.twoview.fit import FeatureFunction, assign_folds, centre_features, sum_by_fold
 from boxloop.twoview.views import ViewPair
@@ -251,16 +250,16 @@ def held_out_significance(
     _check_permutations(model.canonical.correlation.shape[0], permutations, level)
     share, key = min(1.0, most_rows / source.n_rows), seed(random_state)
 
-    def evaluate_tile(rows: Tensor, weight: Tensor, start: int) -> _ConcatenatedColumns:
+    def evaluate_tile(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         mask = draw_sample_mask(weight, start, share, key)
-        return _ConcatenatedColumns.from_pieces((*model.both(rows[mask]), weight[mask]))
+        return ConcatenatedRows.of(torch.cat([*model.both(rows[mask]), weight[mask].double()[:, None]], 1))
 
     with torch.no_grad():
-        u, v, weight = source.reduce_at(evaluate_tile).concatenate()
+        evaluated = source.reduce_at(evaluate_tile).concatenate()
+        (u, v), weight = evaluated[:, :-1].chunk(2, 1), evaluated[:, -1]
         if len(u) < 4:
             raise ValueError(f"{len(u)} rows with weight are too few to test anything: give at least 4")
-        one_fold = torch.zeros(len(u), dtype=torch.int64, device=u.device)
-        scores = VariableScores(u, v, weight.double(), one_fold)
+        scores = VariableScores(u, v, weight, torch.zeros_like(weight))
         significance = _test_variables(
             scores, [scores], model.canonical.correlation, permutations, level, 0, generator(random_state)
         )
@@ -345,7 +344,7 @@ def cross_fitted_significance(
         before = list(accumulate(parts, add))[:-1]
         earlier = [_pad_variables(CanonicalVariables.solve(part, k, most, ridge), r) for part in before]
         by_others, by_earlier = _score_rows(features, source, others, earlier, folds, key, most_rows)
-        tests = [by_earlier.select_fold(f) for f in range(1, folds) if bool((by_earlier.fold == f).any())]
+        tests = [by_earlier.select(by_earlier.fold == f) for f in by_earlier.fold.unique()]
         significance = _test_variables(
             by_others, tests, full.correlation, permutations, level, folds, generator(key)
         )
@@ -376,28 +375,6 @@ def _pad_variables(canonical: CanonicalVariables, r: int) -> CanonicalVariables:
     )
 
 
-@dataclass(frozen=True)
-class _ConcatenatedColumns(Tree):
-    """Several tensors of values per row, of one tile after the other."""
-
-    parts: tuple[ConcatenatedRows, ...]
-
-    @classmethod
-    def from_pieces(cls, *pieces: tuple[Tensor, ...]) -> _ConcatenatedColumns:
-        """Those of one tile, in one or more pieces."""
-        return cls(tuple(ConcatenatedRows.of(torch.cat(column)) for column in zip(*pieces, strict=True)))
-
-    def concatenate(self) -> tuple[Tensor, ...]:
-        """Those of all rows."""
-        return tuple(part.concatenate() for part in self.parts)
-
-
-@dataclass(frozen=True)
-class _FoldScores(Tree):
-    by_others: _ConcatenatedColumns
-    by_earlier: _ConcatenatedColumns
-
-
 def _score_rows(
     features: FeatureFunction,
     source: Source,
@@ -410,26 +387,25 @@ def _score_rows(
     """Scores of the rows by variables of all other folds, and by those of the folds before theirs, in one pass."""
     share = min(1.0, most / source.n_rows)
 
-    def apply_variables(c: CanonicalVariables, f: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        return product(f - c.left_mean, c.left), product(g - c.right_mean, c.right)
-
-    def score_tile(rows: Tensor, weight: Tensor, start: int) -> _FoldScores:
+    def score_tile(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
+        """u and v by all other folds, u and v by earlier folds, the weight, and the fold."""
         mask = draw_sample_mask(weight, start, share, key)
-        f, g = features(rows[mask])
-        fold = assign_folds(start, start + len(weight), folds, key).to(f.device)[mask]
-        mass, by_others, by_earlier = weight[mask].double(), [], []
+        fold = assign_folds(start, start + len(weight), folds, key).to(rows.device)[mask]
+        fold, order = fold.sort(stable=True)
+        f, g = (part[order] for part in features(rows[mask]))
+        scores = f.new_zeros(len(f), 4, len(others[0].correlation))
         for j in range(folds):
             inside = fold == j
-            labels = mass[inside], fold[inside]
-            by_others.append((*apply_variables(others[j], f[inside], g[inside]), *labels))
-            if j > 0:
-                by_earlier.append((*apply_variables(earlier[j - 1], f[inside], g[inside]), *labels))
-        return _FoldScores(
-            _ConcatenatedColumns.from_pieces(*by_others), _ConcatenatedColumns.from_pieces(*by_earlier)
-        )
+            for i, fit in enumerate([others[j], earlier[j - 1]] if j else [others[j]]):
+                scores[inside, 2 * i] = product(f[inside] - fit.left_mean, fit.left)
+                scores[inside, 2 * i + 1] = product(g[inside] - fit.right_mean, fit.right)
+        labels = torch.stack([weight[mask][order].double(), fold.double()], 1)
+        return ConcatenatedRows.of(torch.cat([scores.flatten(1), labels], 1))
 
-    scored = source.reduce_at(score_tile)
-    return VariableScores(*scored.by_others.concatenate()), VariableScores(*scored.by_earlier.concatenate())
+    scored = source.reduce_at(score_tile).concatenate()
+    scores, (weight, fold) = scored[:, :-2].reshape(len(scored), 4, -1), scored[:, -2:].unbind(1)
+    by_others = VariableScores(scores[:, 0], scores[:, 1], weight, fold)
+    return by_others, VariableScores(scores[:, 2], scores[:, 3], weight, fold).select(fold > 0)
 
 
 def draw_sample_mask(weight: Tensor, start: int, share: float, key: int) -> Tensor:
@@ -451,10 +427,9 @@ class VariableScores:
     weight: Tensor  # (n,), positive
     fold: Tensor  # which of several fits gave the row its scores, (n,)
 
-    def select_fold(self, fold: int) -> VariableScores:
-        """The rows of one fold."""
-        inside = self.fold == fold
-        return VariableScores(self.u[inside], self.v[inside], self.weight[inside], self.fold[inside])
+    def select(self, mask: Tensor) -> VariableScores:
+        """Some of the rows."""
+        return VariableScores(self.u[mask], self.v[mask], self.weight[mask], self.fold[mask])
 
     def centre_within_folds(self) -> tuple[Tensor, Tensor]:
         """u and v less the means of their folds."""
