@@ -36,7 +36,7 @@ NETWORK = {
     "random_state": 0,
     "batch_size": 50,
 }
-TOLD = ("ignore::boxloop.FitWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
+FIT_WARNINGS = ("ignore::boxloop.FitWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 
 # The checks of set_output mix frames and arrays, whoever is tested.
 MIXED = ("ignore:X does not have valid feature names", "ignore:X has feature names")
@@ -93,7 +93,7 @@ def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
     ],
     ids=lambda check: check.__name__,
 )
-@pytest.mark.filterwarnings(*TOLD, *MIXED)
+@pytest.mark.filterwarnings(*FIT_WARNINGS, *MIXED)
 def test_checks_of_a_network(check: Any) -> None:
     check("RelevantClassifier", RelevantClassifier(**{**NETWORK, "max_iter": 5, "dtype": "float64"}))
 

@@ -68,8 +68,8 @@ def test_networks_learn_the_same() -> None:
     here = RelevantFeatures(2, **plan).fit(x, y)
     there = RelevantFeatures(2, device="cuda", **plan).fit(x, y)
     np.testing.assert_allclose(here.correlation_, there.correlation_, atol=1e-6)
-    told = there.diagnose(n_given=20)
-    assert np.isfinite(told.negative_mass)
+    diagnosis = there.diagnose(n_given=20)
+    assert np.isfinite(diagnosis.negative_mass)
 
 
 def test_a_classifier_and_a_generator_agree() -> None:

@@ -93,15 +93,17 @@ def test_rows_of_y_in_another_order_or_shape_say_what_to_give(fitted: RelevantFe
 
 
 @pytest.mark.parametrize(
-    ("theta", "told"),
+    ("theta", "message"),
     [
         (lambda rows: None, "theta must give numbers"),
         (lambda rows: torch.complex(rows[:, 0], rows[:, 1]), "complex"),
         (np.zeros(3), "rows are given="),
     ],
 )
-def test_functions_that_give_no_numbers_are_told(fitted: RelevantFeatures, theta: Any, told: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_functions_that_give_no_numbers_are_refused(
+    fitted: RelevantFeatures, theta: Any, message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         fitted.expect(theta, given=tables()[0][:2])
 
 
@@ -179,7 +181,7 @@ def test_a_channel_scores_without_a_second_view() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channel", "told"),
+    ("channel", "message"),
     [
         (TimeShift(5), "self_views"),
         (lambda rows, _: rows[:3], "it returned"),
@@ -190,10 +192,10 @@ def test_a_channel_scores_without_a_second_view() -> None:
         (GaussianNoise(torch.ones(4)), "sd has 4 values"),
     ],
 )
-def test_channels_that_make_no_second_view_are_told(channel: Any, told: str) -> None:
+def test_channels_that_make_no_second_view_are_refused(channel: Any, message: str) -> None:
     X = tables()[0].to_numpy()
     kept = X.copy()
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         RelevantFeatures(1, channel=channel, **LINEAR).fit(X)
     np.testing.assert_array_equal(X, kept)
 
@@ -319,8 +321,8 @@ def test_frames_with_names_take_weights() -> None:
     plain = RelevantFeatures(2, **LINEAR).fit(X.to_numpy(), Y.to_numpy(), sample_weight=weight)
     np.testing.assert_array_equal(named.relevance_, plain.relevance_)
     sort = Y["d"] > 0
-    told = RelevantClassifier(features="linear").fit(X, sort, sample_weight=weight)
+    fitted_by_name = RelevantClassifier(features="linear").fit(X, sort, sample_weight=weight)
     bare = RelevantClassifier(features="linear").fit(X.to_numpy(), sort, sample_weight=weight)
-    np.testing.assert_array_equal(told.predict_proba(X), bare.predict_proba(X.to_numpy()))
+    np.testing.assert_array_equal(fitted_by_name.predict_proba(X), bare.predict_proba(X.to_numpy()))
     drawn = RelevantGenerator(2, **SHORT).fit(X, sample_weight=weight)
     assert drawn.error_ == RelevantGenerator(2, **SHORT).fit(X.to_numpy(), sample_weight=weight).error_

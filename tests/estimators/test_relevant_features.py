@@ -273,7 +273,7 @@ def test_training_that_was_cut_short_says_so() -> None:
 
 @pytest.mark.parametrize("direction", ["y_given_x", "x_given_y"])
 def test_expectations_of_labels_are_those_of_the_table(direction: Any) -> None:
-    """Both views finite and all variables kept: conditional means and deviations are those of the empirical law."""
+    """Both views finite and all variables kept: means and deviations are those of the empirical distribution."""
     rng = np.random.default_rng(3)
     x = rng.integers(3, size=300)
     y = np.where(rng.random(300) < 0.6, x, rng.integers(4, size=300))
@@ -322,9 +322,9 @@ def test_judgement_and_diagnosis_speak(learned: RelevantFeatures) -> None:
         RelevantFeatures(1, hidden=(4,), max_iter=1, validation_fraction=0.0, random_state=0).fit(
             *channel(300, 0)
         ).significance()
-    told = str(learned.diagnose(n_given=50))
-    assert "in a batch of" in told
-    assert "negative mass" in told
+    text = str(learned.diagnose(n_given=50))
+    assert "in a batch of" in text
+    assert "negative mass" in text
     assert learned.plot_relevance().get_xlabel()
     assert learned.plot_trace().get_xlabel()
 

@@ -84,16 +84,18 @@ def test_gaussian_law_of_codes_is_refused_and_a_mixture_comes_nearer(
     fresh = arc(4000, seed=2)
     assert mega(fitted, fresh, random_state=0).p_value < 0.01
     rows = torch.from_numpy(fresh)
-    middle, spread = rows.mean(0), rows.std(0)
+    middle, deviation = rows.mean(0), rows.std(0)
     gaps = []
     for fit in (fitted, mixed):
         model = replace(
             fit.model_,
-            origin=(fit.model_.origin - middle) / spread,
-            scale=fit.model_.scale / spread,
+            origin=(fit.model_.origin - middle) / deviation,
+            scale=fit.model_.scale / deviation,
         )
         with torch.no_grad():
-            gaps.append(float(MomentPenalty(1.0, 1 << 12).gap(model, (rows - middle) / spread, generator(0))))
+            gaps.append(
+                float(MomentPenalty(1.0, 1 << 12).gap(model, (rows - middle) / deviation, generator(0)))
+            )
     assert gaps[1] < 0.7 * gaps[0]
 
 

@@ -17,7 +17,7 @@ POINTS = torch.tensor([[-1.0], [0.2], [1.1]]).double()
 
 @dataclass(frozen=True)
 class Powers(FixedFeatures):
-    """x, x^2, ... of one column; orthogonal for the standard normal law."""
+    """x, x^2, ... of one column; orthogonal for the standard normal distribution."""
 
     degree: int
     scale: float = 1.0

@@ -425,7 +425,7 @@ def test_features_that_are_not_finite_are_named(bad: float, kind: str) -> None:
             )
         return RelevanceModel.solve(pair, source, 3).canonical
 
-    if kind == "linear" and np.isfinite(bad):  # columns are in units of their spread
+    if kind == "linear" and np.isfinite(bad):  # columns are in units of their deviation
         assert bool(torch.isfinite(solve().correlation).all())
         return
     with pytest.raises(ValueError, match="feature 2 of the second view is missing, infinite or too large"):

@@ -36,7 +36,7 @@ def functions(x: Tensor) -> Tensor:
 def test_finite_alphabets_give_the_contingency_table() -> None:
     rows, conditional = table()
     found = conditional.expect(functions, torch.arange(5.0)[:, None])
-    low, tail, spread = found.quantile(0.43), found.tail(1.0), found.covariance(3).dense().numpy()
+    low, tail, covariance = found.quantile(0.43), found.tail(1.0), found.covariance(3).dense().numpy()
     main = found.ambiguity()
     for y in range(5):
         here = rows[rows[:, 1] == y]
@@ -48,7 +48,7 @@ def test_finite_alphabets_give_the_contingency_table() -> None:
         np.testing.assert_allclose(found.deviation[y], np.sqrt(np.diag(matrix)), atol=1e-10)
         np.testing.assert_allclose(found.standard_error[y], np.sqrt(share**2 @ apart**2), atol=1e-10)
         np.testing.assert_allclose(tail.value[y], share @ (value > 1.0), atol=1e-10)
-        np.testing.assert_allclose(spread[y], matrix, atol=1e-10)
+        np.testing.assert_allclose(covariance[y], matrix, atol=1e-10)
         for j in range(3):
             order = np.argsort(value[:, j])
             at = np.searchsorted(share[order].cumsum(), 0.43)

@@ -107,15 +107,15 @@ def test_means_and_their_relatives_cover() -> None:
         some = scores[name][..., 1:] if name == "deviation" else scores[name]
         inside = (np.abs(some) < 1.96).mean(0)
         assert inside.min() > 0.85, (name, inside)
-    spread = scores["mean"].std(0)
-    assert (np.abs(spread - 1.0) < 0.33).all(), spread  # five deviations of a deviation from 120
+    deviation = scores["mean"].std(0)
+    assert (np.abs(deviation - 1.0) < 0.33).all(), deviation  # five deviations of a deviation from 120
 
 
 def test_what_variables_left_out_cost_is_not_in_the_errors() -> None:
     """Nine z-scores with three variables; beyond 4.5 in 6e-5 of runs."""
     x = torch.linspace(-6.0, 6.0, 20_001).double()[:, None]
-    law = torch.exp(-0.5 * x**2 - (POINTS.T - x - 0.3 * (2.0 * x).sin()) ** 2 / 0.98)
-    truth = ((law / law.sum(0)).T @ theta(x)).numpy()
+    density = torch.exp(-0.5 * x**2 - (POINTS.T - x - 0.3 * (2.0 * x).sin()) ** 2 / 0.98)
+    truth = ((density / density.sum(0)).T @ theta(x)).numpy()
     one, three = (fitted(rows_of(2000, 60), (6, 6, r)).expect(theta, POINTS) for r in (1, 3))
     assert np.abs((one.mean - truth) / one.standard_error)[1, 2] > 20.0
     assert np.abs((three.mean - truth) / three.standard_error).max() < 4.5

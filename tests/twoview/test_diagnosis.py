@@ -60,5 +60,5 @@ def test_batch_below_the_number_of_variables() -> None:
 def test_a_fit_without_variables_is_diagnosed_too() -> None:
     constant = rows_of(40, 52)
     constant[:, 0] = 1.0
-    told = diagnose(fitted(constant, (1, 1, 1)), batch_size=20)
-    assert (told.n_features, told.loss, told.batch_loss) == (0, 0.0, 0.0)
+    diagnosis = diagnose(fitted(constant, (1, 1, 1)), batch_size=20)
+    assert (diagnosis.n_features, diagnosis.loss, diagnosis.batch_loss) == (0, 0.0, 0.0)

@@ -95,9 +95,9 @@ def test_codes_beyond_what_the_columns_hold_start_small() -> None:
     rows = table(200, 6)[:, :2]
     u = torch.cat([rows, rows.square(), (rows[:, :1] * rows[:, 1:])], 1)
     code = solve_reduced_rank_code(sum_moments(ArraySource(torch.cat([u, rows], 1))), 5, 4)
-    spread = torch.cov((u @ code).mT, correction=0).diagonal().sqrt()
-    torch.testing.assert_close(spread[2:], torch.full((2,), 0.01).double(), rtol=1e-6, atol=0.0)
-    torch.testing.assert_close(spread[0], torch.ones(()).double(), rtol=1e-6, atol=0.0)
+    deviation = torch.cov((u @ code).mT, correction=0).diagonal().sqrt()
+    torch.testing.assert_close(deviation[2:], torch.full((2,), 0.01).double(), rtol=1e-6, atol=0.0)
+    torch.testing.assert_close(deviation[0], torch.ones(()).double(), rtol=1e-6, atol=0.0)
 
 
 def test_linear_layer_is_the_best_of_its_rank_on_other_variables() -> None:
@@ -186,9 +186,9 @@ def test_samples_follow_the_law_that_the_model_states(
     mean = model.emission(codes).mean
     apart = (rows - mean) / (model.scale * model.noise.sqrt())
     # 5 variances and 2 codes, each z-score beyond 4.5 with chance 7e-6
-    spread = (2.0 / 20_000) ** 0.5
-    assert float((apart.var(0) - 1.0).abs().max()) < 4.5 * spread
-    assert float((codes.var(0) - 1.0).abs().max()) < 4.5 * spread
+    variance_error = (2.0 / 20_000) ** 0.5
+    assert float((apart.var(0) - 1.0).abs().max()) < 4.5 * variance_error
+    assert float((codes.var(0) - 1.0).abs().max()) < 4.5 * variance_error
     few = rows[:1500]  # the moments of each need a pass over the model's nodes
     found = mega(model, few, random_state=0)
     assert found.p_value > 1e-4

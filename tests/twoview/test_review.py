@@ -50,7 +50,7 @@ def test_a_gradient_in_float32_keeps_four_digits_near_the_optimum(noise: float, 
 
 
 def test_the_error_of_a_channel_leaves_out_what_its_means_are_off() -> None:
-    """The distance of theorem 1 where the other law has other margins, but for one term that is written down."""
+    """The distance of theorem 1 where the other distribution has other margins, but for one written term."""
     stream = torch.Generator().manual_seed(1)
     here, there = torch.rand(2, 4, 3, generator=stream, dtype=torch.float64)
     there = there / there.sum()
@@ -60,9 +60,9 @@ def test_the_error_of_a_channel_leaves_out_what_its_means_are_off() -> None:
     u = (torch.eye(4).double() - fitted.left_mean) @ fitted.left
     v = (torch.eye(3).double() - fitted.right_mean) @ fitted.right
     p, q = there.sum(1), there.sum(0)
-    law = p[:, None] * q * (1.0 + (u * fitted.correlation) @ v.mT)
+    joint = p[:, None] * q * (1.0 + (u * fitted.correlation) @ v.mT)
     base = p[:, None] * q
-    distance = ((law - there).square() / base).sum() - ((there - base).square() / base).sum()
+    distance = ((joint - there).square() / base).sum() - ((there - base).square() / base).sum()
     term = 2.0 * (fitted.correlation * (p @ u) * (q @ v)).sum()
     found = channel_error(fitted, MomentSums.of(pair, cells, there.reshape(-1)))
     torch.testing.assert_close(found + term, distance, rtol=1e-10, atol=1e-12)

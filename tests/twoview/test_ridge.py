@@ -49,7 +49,7 @@ def test_the_error_is_the_distance_of_theorem_1_on_a_finite_alphabet() -> None:
     other = table + 0.3 * table.min() * bend  # the same margins
     cells = torch.cartesian_prod(torch.arange(3.0), torch.arange(4.0)).double()
     pair = ViewPair(FiniteView(torch.arange(3.0).double()), FiniteView(torch.arange(4.0).double()))
-    here, there = (MomentSums.of(pair, cells, law.reshape(-1)) for law in (table, other))
+    here, there = (MomentSums.of(pair, cells, joint.reshape(-1)) for joint in (table, other))
     fitted = CanonicalVariables.solve(here, 3, 1)  # one variable of two: an approximation q
     u = (torch.eye(3).double() - px) @ fitted.left
     v = (torch.eye(4).double() - py) @ fitted.right
@@ -72,7 +72,9 @@ def test_the_chosen_ridge_predicts_new_rows_better_than_none() -> None:
     ]
     assert errors[1] < errors[0]
     assert errors[1] < errors[2]
-    assert errors[1] > -(0.8 / (1.0 - 0.8))  # no law is nearer than the truth: minus the sum of 0.8^n
+    assert errors[1] > -(
+        0.8 / (1.0 - 0.8)
+    )  # no distribution is nearer than the truth: minus the sum of 0.8^n
 
 
 def test_plain_columns_of_many_rows_need_none() -> None:

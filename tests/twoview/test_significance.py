@@ -198,8 +198,8 @@ def test_errors_are_the_delta_method_by_autograd():
 
 
 def test_errors_cover_held_out_and_cross_fitted_correlations():
-    """z-scores of 150 samples of a strong correlation: their spread is 1 within 4.5 errors, 1 run in 100,000 each, and
-    within a tenth, for the finite sample."""
+    """z-scores of 150 samples of a strong correlation: their standard deviation is 1 within 4.5 errors, 1 run in 100,000,
+    and within a tenth, for the finite sample."""
     truth, z = 0.7, {"held": [], "relevance": [], "crossed": [], "total": []}
     pair = ViewPair(linear(2), linear(2))
     model = RelevanceModel.solve(pair, ArraySource(views(20_000, 2, [truth, 0.4], 10_000)), 2)
@@ -310,7 +310,7 @@ def test_many_kernel_features_of_few_rows_do_not_deceive():
 
 
 def test_power_beside_one_split():
-    """Cross-fitting finds a weak relation at least as often as one half judged by the other."""
+    """Cross-fitting finds a weak relation at least as often as one half tested on the other."""
     pair, hits = ViewPair(linear(3), linear(3)), np.zeros(2)
     for i in range(60):
         rows = views(200, 3, [0.35], i)
@@ -361,8 +361,8 @@ def test_table_words_and_picture():
     assert str(found).splitlines()[-1].startswith("On 300 rows cross-fitted in 5 folds: 2 of 3 variables")
     axes = found.plot()
     assert png(axes).startswith(b"\x89PNG")
-    told = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert told == ["training rows", "held out, significant", "held out, not significant"]
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["training rows", "held out, significant", "held out, not significant"]
 
 
 # Bad input

@@ -336,7 +336,7 @@ class CanonicalVariables(Tree):
 
 
 @torch.no_grad()
-def solve_variables(
+def solve_canonical_variables(
     pair: ViewPair, source: Source, most: int, ridge: float = 0.0, dtype: torch.dtype = torch.float64
 ) -> tuple[CanonicalVariables, CentredFeatures, FeatureMoments]:
     """Canonical variables of features, and the moments that they follow from; see :meth:`RelevanceModel.solve`."""
@@ -405,7 +405,7 @@ class RelevanceModel(Tree):
                 variance below 1e-5 are left out, and one of variance :math:`\lambda` is known to about
                 :math:`10^{-7}/\lambda`.
         """
-        return cls(pair, solve_variables(pair, source, most, ridge, dtype)[0])
+        return cls(pair, solve_canonical_variables(pair, source, most, ridge, dtype)[0])
 
     def left(self, rows: Tensor) -> Tensor:
         """u of rows of the first view, (n, r)."""

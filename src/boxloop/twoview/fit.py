@@ -17,7 +17,7 @@ from boxloop.twoview.canonical import (
     MomentSums,
     RelevanceFit,
     RelevanceModel,
-    solve_variables,
+    solve_canonical_variables,
 )
 from boxloop.twoview.objective import channel_error
 from boxloop.twoview.views import ViewPair
@@ -65,7 +65,7 @@ def fit_fixed_features(
     check_source(source, "source")
     check_count(most, "most")
     check_number(ridge, "ridge")
-    canonical, centred, moments = solve_variables(pair, source, most, ridge, dtype)
+    canonical, centred, moments = solve_canonical_variables(pair, source, most, ridge, dtype)
     model = RelevanceModel(pair, canonical)
     if not centred.linear:
         return RelevanceFit.of(model, source)
