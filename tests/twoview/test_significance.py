@@ -198,7 +198,7 @@ def test_errors_are_the_delta_method_by_autograd():
 
 
 def test_errors_cover_held_out_and_cross_fitted_correlations():
-    """z-scores of 150 samples of a strong correlation: their standard deviation is 1 within 4.5 errors, 1 run in 100,000,
+    """z-scores of 150 samples of a strong correlation: standard deviation 1 within 4.5 errors (1 run in 100,000)
     and within a tenth, for the finite sample."""
     truth, z = 0.7, {"held": [], "relevance": [], "crossed": [], "total": []}
     pair = ViewPair(linear(2), linear(2))

@@ -116,7 +116,7 @@ class ViewSchema:
     ) -> tuple[ViewSchema, Source]:
         """The schema of a table of a fit, and its rows on a device; ``features`` are the parameter of this view."""
         column = _single_column(table)
-        flat = column is not None and _is_one_dimensional(table)
+        flat = column is not None and np.ndim(table) == 1
         if features == "finite" or (features == "auto" and _has_labels(table, column)):
             if column is None:
                 raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
@@ -138,7 +138,7 @@ class ViewSchema:
             raise ValueError(
                 f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
             )
-        flat = _is_one_dimensional(table)
+        flat = np.ndim(table) == 1 and _single_column(table) is not None
         names = list(self.names) if len(self.names) == 1 and flat else None
         source = _open_numeric_table(rows, self.word, weight, names)
         unnamed = tuple(f"x{j}" for j in range(source.n_columns))
@@ -241,13 +241,6 @@ def _single_column(table: Any) -> Any:
         return frame.to_numpy()[:, 0] if frame.shape[1] == 1 else None
     values = np.asarray(table)
     return values if values.ndim == 1 else None
-
-
-def _is_one_dimensional(table: Any) -> bool:
-    """Whether a table has one dimension."""
-    if isinstance(table, np.ndarray | Tensor):
-        return table.ndim == 1
-    return _single_column(table) is not None and np.asarray(table).ndim == 1
 
 
 def find_column_name(table: Any) -> str | None:
@@ -648,13 +641,12 @@ class TwoViewEstimator(
 
     def _open_first_view(self, X: Any, weight: Any = None) -> Source:
         check_is_fitted(self)
-        return self.x_schema_.open(
-            self._validate_first_view(X, reset=False), pick_device(self.device), weight
-        )
+        table = self._validate_first_view(X, reset=False)
+        return self.x_schema_.open(table, self.model_.canonical.correlation.device, weight)
 
     def _open_second_view(self, Y: Any) -> Source:
         check_is_fitted(self)
-        return self.y_schema_.open(Y, pick_device(self.device))
+        return self.y_schema_.open(Y, self.model_.canonical.correlation.device)
 
     def _map_first_view(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
         """``function(rows)`` of all rows of a first view; looks at fitted attributes only when it is called."""
@@ -672,9 +664,9 @@ class TwoViewEstimator(
 
         name = "validation_relevance" if "validation_relevance" in self.history_ else "relevance"
         values = self.history_.get(name, [])
-        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        outcome = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
         up = f"total relevance {'on held-out rows' if name != 'relevance' else 'in a batch'}"
-        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, told=told)
+        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, told=outcome)
 
 
 def apply_to_rows(source: Source, function: Any) -> Tensor:
