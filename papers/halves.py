@@ -29,7 +29,7 @@ from boxloop.fit import Cooling, Epochs, Trainer, TrainPlan, hold_out
 from boxloop.loop import run
 from boxloop.models import ModuleNetwork, Part
 from boxloop.numeric import generator
-from boxloop.twoview import NetworkView, RelevanceModel, prepend_one, relevance_loss
+from boxloop.twoview import NetworkView, RelevanceModel, prepend_constant, relevance_loss
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_claim, judge_target, percent, standard_error
 
@@ -582,7 +582,10 @@ def signed_weights(model: RelevanceModel, known: Tensor, pool: Tensor) -> Tensor
         known: rows of the first view, (m, d_x).
         pool: rows of the second, (n, d_y).
     """
-    weight = prepend_one(model.left(known) * model.canonical.correlation) @ prepend_one(model.right(pool)).mT
+    weight = (
+        prepend_constant(model.left(known) * model.canonical.correlation)
+        @ prepend_constant(model.right(pool)).mT
+    )
     return weight / weight.sum(1, keepdim=True)
 
 

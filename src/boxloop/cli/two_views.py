@@ -22,7 +22,7 @@ from boxloop.cli.parts import MOST_COLUMNS, MOST_ROWS
 from boxloop.data import ArraySource, open_table
 from boxloop.estimators import Array, Direction, RelevantFeatures, ViewSchema, to_numpy
 from boxloop.numeric import format_number, format_with_error, generator
-from boxloop.twoview import FiniteView, Significance, to_values
+from boxloop.twoview import FiniteView, Significance, to_columns_or_indicators
 
 LOADINGS = 3
 """Columns that are named for a variable of each view; JSON has all."""
@@ -180,7 +180,7 @@ def explain_columns(
     for way in ways:
         schema, view, own, infer, given = views[way]
         with torch.no_grad():
-            truth = to_numpy(to_values(view, own.to(device)))
+            truth = to_numpy(to_columns_or_indicators(view, own.to(device)))
             guess = to_numpy(infer(given.to(device)))
         share, error = explained_share(truth, guess)
         lines = zip(schema.labels, share, error)

@@ -115,7 +115,7 @@ class ViewSchema:
         cls, table: Any, word: str, features: Any, device: torch.device, weight: Any = None
     ) -> tuple[ViewSchema, Source]:
         """The schema of a table of a fit, and its rows on a device; ``features`` are the parameter of this view."""
-        column = _single_column(table)
+        column = _extract_single_column(table)
         flat = column is not None and np.ndim(table) == 1
         if features == "finite" or (features == "auto" and _has_labels(table, column)):
             if column is None:
@@ -127,7 +127,7 @@ class ViewSchema:
         rows, image = flatten_images(table)
         name = find_column_name(table) if flat else None
         source = _open_numeric_table(rows, word, weight, None if name is None else [name])
-        return cls(word, source.names, image, None, flat), _complete_source(source, word, device)
+        return cls(word, source.names, image, None, flat), _refuse_missing_values(source, word, device)
 
     def open(self, table: Any, device: torch.device, weight: Any = None) -> Source:
         """The rows of another table of this view on a device, checked against the schema."""
@@ -138,7 +138,7 @@ class ViewSchema:
             raise ValueError(
                 f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
             )
-        flat = np.ndim(table) == 1 and _single_column(table) is not None
+        flat = np.ndim(table) == 1 and _extract_single_column(table) is not None
         names = list(self.names) if len(self.names) == 1 and flat else None
         source = _open_numeric_table(rows, self.word, weight, names)
         unnamed = tuple(f"x{j}" for j in range(source.n_columns))
@@ -150,10 +150,10 @@ class ViewSchema:
                 f"{len(self.names)} ({', '.join(self.names[:9])}): give these, in this order"
                 + ("; one row is a table (1, d)" if flat else "")
             )
-        return _complete_source(source, self.word, device)
+        return _refuse_missing_values(source, self.word, device)
 
     def _open_labels(self, table: Any, weight: Any) -> ArraySource:
-        column = _single_column(table)
+        column = _extract_single_column(table)
         if column is None or self.values is None:
             raise ValueError(f"{self.word} was one column of values in the fit; one column is needed")
         _refuse_missing_labels(column, self.word)
@@ -198,7 +198,7 @@ def _open_numeric_table(table: Any, word: str, weight: Any, names: list[str] | N
         return open_source(table, weight, names)
     frame = as_frame(table)
     if frame is None:
-        column = _single_column(table)
+        column = _extract_single_column(table)
         return open_source(table if column is None else np.asarray(column)[:, None], weight, names)
     for series in frame.iter_columns():
         if not holds_numbers(series):
@@ -209,7 +209,7 @@ def _open_numeric_table(table: Any, word: str, weight: Any, names: list[str] | N
     return open_source(table, weight, names)
 
 
-def _complete_source(source: Source, word: str, device: torch.device) -> Source:
+def _refuse_missing_values(source: Source, word: str, device: torch.device) -> Source:
     """The source on a device, refusing missing values: at once where it is in memory, else as it is read."""
     if device.type != "cpu":
         source = on_device(source, device)
@@ -224,7 +224,7 @@ def _complete_source(source: Source, word: str, device: torch.device) -> Source:
     return source
 
 
-def _single_column(table: Any) -> Any:
+def _extract_single_column(table: Any) -> Any:
     """The values of a table of one column, None for any other table."""
     if isinstance(table, Tensor):
         table = table.detach().cpu().numpy()
@@ -517,7 +517,7 @@ FACTS: dict[str, Any] = {
 """Fitted attributes of these estimators in a file, beside those that follow from the fit."""
 
 
-def views_file(x_features: str, y_features: str | None = None, **facts: Any) -> ModelFile:
+def make_model_file(x_features: str, y_features: str | None = None, **facts: Any) -> ModelFile:
     """The file of an estimator of two views: parameters that may be modules, and types of other fitted attributes."""
     modules = {x_features: "model.pair.left.part"}
     if y_features is not None:
@@ -621,7 +621,7 @@ class TwoViewEstimator(
             match_columns(self, open_source(rows).names, reset)
             return X
         if reset:
-            labelled = finite or _has_labels(rows, _single_column(rows))
+            labelled = finite or _has_labels(rows, _extract_single_column(rows))
         else:
             labelled = self.x_schema_.values is not None
         if labelled:

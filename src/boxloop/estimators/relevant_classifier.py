@@ -28,8 +28,8 @@ from boxloop.estimators._two_views import (
     ViewSchema,
     apply_to_rows,
     fit_views,
+    make_model_file,
     start_view,
-    views_file,
 )
 from boxloop.numeric import generator, spawn
 from boxloop.persist import ModelFile, ModelFileError, load_model
@@ -109,7 +109,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
     calibration: str | None = None
     validation_fraction: float = 0.1
 
-    _model_file: ClassVar[ModelFile] = views_file("features", temperature_=float | None)
+    _model_file: ClassVar[ModelFile] = make_model_file("features", temperature_=float | None)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **TwoViewEstimator._parameter_constraints,
         "n_features": [COUNT, None],
@@ -141,7 +141,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         check_classification_targets(labels)
         both = pair_sources(first, second)
         self.classes_ = np.unique(labels)
-        codes, weight = read_codes(both)
+        codes, weight = read_class_numbers(both)
         present = np.bincount(codes, weight, len(self.classes_)) > 0.0
         if present.sum() < 2:
             where = "" if len(self.classes_) == 1 else " among the rows whose weight is not 0"
@@ -168,7 +168,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             rows = fitted.rows if fitted.held_out is None else fitted.held_out
             columns = len(self.x_schema_.names)
             points = apply_to_rows(rows, lambda tile: fitted.fit.infer_right(tile[:, :columns]))
-            self.temperature_ = fit_temperature(to_numpy(points), *read_codes(rows))
+            self.temperature_ = fit_temperature(to_numpy(points), *read_class_numbers(rows))
             if pair.trainable() and fitted.held_out is None:
                 concerns.append(
                     "the temperature was fitted to the rows from which the features were learned, so probabilities are "
@@ -204,7 +204,8 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
 
     def predict(self, X: Any) -> Any:
         """The class of the largest expected indicator, (n,)."""
-        return self.classes_[self._expect_indicators(X).argmax(1)]
+        largest = self._expect_indicators(X).argmax(1)
+        return self.classes_[largest]
 
     def predict_proba(self, X: Any) -> Array:
         r"""Probabilities of the classes, (n, C), in the order of ``classes_``.
@@ -245,7 +246,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
         return tags
 
 
-def read_codes(both: Source) -> tuple[Any, Array]:
+def read_class_numbers(both: Source) -> tuple[Any, Array]:
     """The class number of each row, and its weight."""
     columns = both.reduce(
         lambda rows, weight: ConcatenatedRows.of(torch.stack([rows[:, -1].double(), weight.double()], 1))

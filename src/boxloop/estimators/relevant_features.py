@@ -35,8 +35,8 @@ from boxloop.estimators._two_views import (
     ViewSchema,
     apply_to_rows,
     fit_views,
+    make_model_file,
     start_view,
-    views_file,
 )
 from boxloop.numeric import generator, seed, spawn
 from boxloop.persist import ModelFile, load_model
@@ -58,7 +58,7 @@ from boxloop.twoview import (
     diagnose,
     draw_second_view,
     held_out_significance,
-    to_values,
+    to_columns_or_indicators,
 )
 from boxloop.types import Source
 
@@ -158,7 +158,7 @@ class RelevantFeatures(TwoViewEstimator):
     y_features: Any = "auto"
     channel: Any = None
 
-    _model_file: ClassVar[ModelFile] = views_file("x_features", "y_features")
+    _model_file: ClassVar[ModelFile] = make_model_file("x_features", "y_features")
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **TwoViewEstimator._parameter_constraints,
         "n_features": [COUNT],
@@ -262,7 +262,7 @@ class RelevantFeatures(TwoViewEstimator):
         model, pair = self.model_, self.model_.pair
         left, right = (
             correlate_columns(
-                to_numpy(apply_to_rows(source, partial(to_values, view))),
+                to_numpy(apply_to_rows(source, partial(to_columns_or_indicators, view))),
                 to_numpy(apply_to_rows(source, variables)),
             )
             for source, view, variables in (
@@ -318,7 +318,7 @@ class RelevantFeatures(TwoViewEstimator):
         if not (theta is None or callable(theta)):
             raise TypeError(f"theta must be a function of rows, not {type(theta).__name__}; rows are given=")
         check_count(refits, "refits", 0)
-        conditional = self._infer_view(direction, data)
+        conditional = self._build_conditional(direction, data)
         known = self._open_first_view(given) if direction == "y_given_x" else self._open_second_view(given)
         rows = torch.cat([tile for tile, _ in known.chunks()])
         indicators = self._find_indicators(direction) if theta is None else None
@@ -333,13 +333,13 @@ class RelevantFeatures(TwoViewEstimator):
             raise ValueError(
                 "refits are for learned features; the standard errors of fixed features need none"
             )
-        both, halves = self._rows_to_average(data), []
+        both, halves = self._select_rows_to_average(data), []
         for stream in spawn(generator(self.random_state), refits):
             order = torch.randperm(both.n_rows, generator=stream)
             half = torch.zeros(both.n_rows, dtype=torch.bool)
             half[order[: both.n_rows // 2]] = True
             one, two = (
-                self._refit_half(select_rows(both, mask), stream, direction).expect(theta, rows)
+                self._refit_to_half(select_rows(both, mask), stream, direction).expect(theta, rows)
                 for mask in (half, ~half)
             )
             halves.append((one, two))
@@ -356,7 +356,7 @@ class RelevantFeatures(TwoViewEstimator):
         """
         both = self._open_pair(X, y)
         rows = torch.cat([tile for tile, _ in both.chunks()])
-        return density_ratio(self._infer_view("x_given_y", data), *self.model_.pair.split_rows(rows))
+        return density_ratio(self._build_conditional("x_given_y", data), *self.model_.pair.split_rows(rows))
 
     def significance(
         self, X: Any = None, y: Any = None, *, permutations: int = 999, level: float = 0.05
@@ -383,7 +383,7 @@ class RelevantFeatures(TwoViewEstimator):
             return held_out_significance(self.model_, self._open_pair(X, y), **options)
         if not hasattr(self, "_rows"):
             raise ValueError("a model file holds no rows: give X and y that took no part in the fit")
-        rows = self._rows_to_average(None)
+        rows = self._select_rows_to_average(None)
         if not self.model_.pair.trainable():
             most = len(self.correlation_)
             return cross_fitted_significance(self.model_.pair, rows, most, self.ridge_, **options)
@@ -403,14 +403,14 @@ class RelevantFeatures(TwoViewEstimator):
         """
         check_is_fitted(self)
         batch = self.batch_size_ if self.model_.pair.trainable() else None
-        conditional, theta = self._infer_view(direction, data), self._find_indicators(direction)
+        conditional, theta = self._build_conditional(direction, data), self._find_indicators(direction)
         return diagnose(conditional, theta, n_given=n_given, batch_size=batch)
 
     def plot_relevance(self, ax: Axes | None = None) -> Axes:
         """Relevances on rows that did not find them, with errors, beside those of the fit: :meth:`significance`."""
         return self.significance().plot(ax)
 
-    def _refit_half(self, rows: Source, stream: Generator, direction: str) -> ConditionalDistribution:
+    def _refit_to_half(self, rows: Source, stream: Generator, direction: str) -> ConditionalDistribution:
         """The distribution of one view given the other by features learned anew from some of the rows."""
         other = clone(self).set_params(random_state=seed(stream), checkpoint=None, verbose=0)
         start, columns, first = self.model_.pair, self.model_.pair.left.n_columns, None
@@ -424,15 +424,15 @@ class RelevantFeatures(TwoViewEstimator):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)  # the fit to all rows has warned of it
             fitted = fit_views(other, pair, rows, first, len(self.correlation_))
-        return infer_view(fitted.fit.model, fitted.rows, fitted.ridge, direction)
+        return build_conditional_distribution(fitted.fit.model, fitted.rows, fitted.ridge, direction)
 
-    def _infer_view(self, direction: str, data: Any) -> ConditionalDistribution:
+    def _build_conditional(self, direction: str, data: Any) -> ConditionalDistribution:
         """The distribution of one view given the other, over rows of the fit, or over others, on which it is solved."""
         check_choice(direction, "direction", ("y_given_x", "x_given_y"))
-        rows, model = self._rows_to_average(data), self.model_
+        rows, model = self._select_rows_to_average(data), self.model_
         if data is not None:
             model = RelevanceModel.solve(model.pair, rows, len(self.correlation_), self.ridge_)
-        return infer_view(model, rows, self.ridge_, direction)
+        return build_conditional_distribution(model, rows, self.ridge_, direction)
 
     def _open_pair(self, X: Any, y: Any) -> Source:
         return pair_sources(self._open_first_view(X), self._open_second_view(y))
@@ -442,7 +442,7 @@ class RelevantFeatures(TwoViewEstimator):
         view = self.model_.pair.right if direction == "y_given_x" else self.model_.pair.left
         return view if isinstance(view, FiniteView) else None
 
-    def _rows_to_average(self, data: Any) -> Source:
+    def _select_rows_to_average(self, data: Any) -> Source:
         """Rows that hold both views: those of the fit, or a pair of tables."""
         check_is_fitted(self)
         if data is not None:
@@ -490,7 +490,9 @@ class RelevantFeatures(TwoViewEstimator):
         return load_model(path, cls, {"x_features": x_features, "y_features": y_features})
 
 
-def infer_view(model: RelevanceModel, rows: Source, ridge: float, direction: str) -> ConditionalDistribution:
+def build_conditional_distribution(
+    model: RelevanceModel, rows: Source, ridge: float, direction: str
+) -> ConditionalDistribution:
     """The distribution of one view given the other."""
     if direction == "x_given_y":
         return ConditionalDistribution(model, rows, ridge)

@@ -321,10 +321,10 @@ class RelevantGenerator(DecoderEstimator):
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""
 
-        def errors(rows: Tensor) -> Tensor:
+        def mean_squares(rows: Tensor) -> Tensor:
             return (rows - self.model_.reconstruct(rows)).square().mean(1)
 
-        mean = self._sum_rows(X, sample_weight, errors).mean
+        mean = self._sum_rows(X, sample_weight, mean_squares).mean
         if math.isnan(mean):
             self.reconstruct(X)  # names the row
         return -mean

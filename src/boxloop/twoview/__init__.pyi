@@ -3,8 +3,8 @@ from .canonical import (
     MomentSums,
     RelevanceFit,
     RelevanceModel,
-    prepend_one as prepend_one,
-    to_values as to_values,
+    prepend_constant as prepend_constant,
+    to_columns_or_indicators as to_columns_or_indicators,
 )
 from .channels import (
     BLOCK as BLOCK,

@@ -104,7 +104,7 @@ class CentredFeatures:
         centred = features[:, on] - self.origin[on]
         return centred if self.scale is None else centred.div_(self.scale[on])
 
-    def to_features(self, mean: Tensor) -> tuple[Tensor, Tensor]:
+    def to_feature_units(self, mean: Tensor) -> tuple[Tensor, Tensor]:
         """Means of features from centred means, and the factor from centred coefficients to those of features."""
         one = torch.ones_like(mean) if self.scale is None else self.scale
         if not self.linear:
@@ -132,7 +132,7 @@ class FeatureMoments:
         return torch.where(variance > floor, variance, 0.0).sqrt()
 
     @property
-    def rounding(self) -> float:
+    def rounding_error(self) -> float:
         """Standard deviation that rounding gives a feature, relative to its own: the largest of all features."""
         size = self.deviation
         lost = torch.where(size > 0.0, self.distance / size.clamp(min=1e-300), 0.0)
@@ -271,7 +271,7 @@ def _measure_weak_directions(
         split, extended = bases[0].weak.shape[1], []
         for basis, on in zip(bases, (slice(split), slice(split, None)), strict=True):
             values, vectors = torch.linalg.eigh(mirrored(sums.second)[on, on] / sums.weight)
-            real = values > max(basis.rounding, (KNOWN * moments.rounding) ** 2)
+            real = values > max(basis.rounding, (KNOWN * moments.rounding_error) ** 2)
             more = basis.weak @ (vectors[:, real] / values[real].sqrt())
             extended.append(torch.cat([basis.strong, more], 1) if bool(real.any()) else basis.strong)
         if all(a is b for a, b in zip(extended, roots, strict=True)):
@@ -342,7 +342,7 @@ def solve_canonical_variables(
     """Canonical variables of features, and the moments that they follow from; see :meth:`RelevanceModel.solve`."""
     k = pair.left.n_features
     centred, moments = measure_moments(pair, source, dtype)
-    rounding = moments.rounding**2
+    rounding = moments.rounding_error**2
     fine = dtype == torch.float64 and ridge == 0.0 and rounding < NULL
     limit = WEAK if fine else max(NULL if dtype == torch.float64 else COARSE, rounding)
     bases = whiten_views(moments, k, ridge, limit)
@@ -351,7 +351,7 @@ def solve_canonical_variables(
         left, right, cross = _whiten_weak_directions(source, centred, moments, bases, k)
     else:
         cross = left.mT @ moments.covariance[:k, k:] @ right
-    mean, factor = centred.to_features(moments.mean)
+    mean, factor = centred.to_feature_units(moments.mean)
     variables = CanonicalVariables.from_cross_covariance(
         mean, factor[:k, None] * left, factor[k:, None] * right, cross, most
     )
@@ -455,8 +455,8 @@ class RelevanceFit(Tree):
         def sum_columns(rows: Tensor, weight: Tensor) -> _ColumnSums:
             x, y = model.pair.split_rows(rows)
             mass = weight.double()
-            left, right = (prepend_one(part) * mass[:, None] for part in (model.left(x), model.right(y)))
-            x, y = to_values(model.pair.left, x), to_values(model.pair.right, y)
+            left, right = (prepend_constant(part) * mass[:, None] for part in (model.left(x), model.right(y)))
+            x, y = to_columns_or_indicators(model.pair.left, x), to_columns_or_indicators(model.pair.right, y)
             return _ColumnSums(mass.sum(), product(left.mT, x), product(right.mT, y))
 
         with torch.no_grad():
@@ -465,11 +465,11 @@ class RelevanceFit(Tree):
 
     def infer_right(self, rows: Tensor) -> Tensor:
         """E[y | x] of rows of the first view, (n, d_y)."""
-        return prepend_one(self.model.left(rows) * self.model.canonical.correlation) @ self.right
+        return prepend_constant(self.model.left(rows) * self.model.canonical.correlation) @ self.right
 
     def infer_left(self, rows: Tensor) -> Tensor:
         """E[x | y] of rows of the second view, (n, d_x)."""
-        return prepend_one(self.model.right(rows) * self.model.canonical.correlation) @ self.left
+        return prepend_constant(self.model.right(rows) * self.model.canonical.correlation) @ self.left
 
 
 @dataclass(frozen=True)
@@ -479,11 +479,11 @@ class _ColumnSums(Tree):
     right: Tensor
 
 
-def prepend_one(variables: Tensor) -> Tensor:
+def prepend_constant(variables: Tensor) -> Tensor:
     """Variables after the constant 1, (n, 1 + r)."""
     return torch.cat([variables.new_ones(len(variables), 1), variables], 1)
 
 
-def to_values(view: View, rows: Tensor) -> Tensor:
+def to_columns_or_indicators(view: View, rows: Tensor) -> Tensor:
     """The columns of a view in float64; of a finite view, the indicators of its values."""
     return (view(rows) if isinstance(view, FiniteView) else rows).double()

@@ -145,7 +145,7 @@ class PixelShuffle:
         for t in range(sweeps):
             for axis in (-1, -2):
                 heads = torch.rand(coins, generator=generator, device=rows.device) < p
-                image = _swap_pairs(image, begin[axis] ^ bool(t % 2), heads, axis)
+                image = _swap_pixel_pairs(image, begin[axis] ^ bool(t % 2), heads, axis)
         shuffled = image.reshape(rows.shape)
         if not self.noise:
             return shuffled
@@ -289,7 +289,7 @@ def _mean_displacement_at_random(height: int, width: int) -> float:
     return float(distance_distribution(height) @ far @ distance_distribution(width))
 
 
-def _swap_pairs(image: Tensor, odd: Tensor, heads: Tensor, axis: int) -> Tensor:
+def _swap_pixel_pairs(image: Tensor, odd: Tensor, heads: Tensor, axis: int) -> Tensor:
     """One sweep along an axis: pairs begin at even or odd places; the coin of the first decides."""
     size = image.shape[axis]
     shape = [1, 1, 1, 1]

@@ -34,10 +34,10 @@ from boxloop.tree import Tree
 from boxloop.twoview.canonical import RelevanceModel
 from boxloop.twoview.influence import (
     MOST_VALUES,
-    Coefficients,
     InfluenceSums,
     PairedInfluenceSums,
     VariableBasis,
+    VariableCoefficients,
     VariableTile,
     estimate_deviation_error,
 )
@@ -46,6 +46,9 @@ from boxloop.types import Source
 Array = NDArray[Any]
 Function = Callable[[Tensor], Tensor]
 """A function of rows (n, d) with p values each, (n, p) or (n,)."""
+
+Cumulate = Callable[[int], tuple[Tensor, Tensor, bool]]
+"""Of function j: increasing values (g,), sums of variables up to each (g, r + 1), and whether F is linear between."""
 
 ROUNDING = 1e-13
 """Part of a column's variance below which a conditional variance is rounding error."""
@@ -82,7 +85,7 @@ class FunctionMoments(Tree):
     """
 
     origin: Tensor  # o, (p,), near the mean, so that squares lose no digits
-    coefficients: Coefficients  # b of the p functions, then of their squares
+    coefficients: VariableCoefficients  # b of the p functions, then of their squares
 
 
 @dataclass(frozen=True)
@@ -94,14 +97,13 @@ class ConditionalDistribution(SingleThreaded):
     Learning relevant features for statistical inference, eq. 9 and 10. For the other direction give
     ``model.swap_views()`` and rows with their columns exchanged.
 
-    Standard errors are those of K, L, A and the means of :math:`u_i \theta` as estimated from these rows, by the delta
-    method: right to first order for features that are given, where every variable is kept and where some are omitted
-    (:mod:`boxloop.twoview.influence`). They say how far a result is from what infinitely many rows would give with the
-    same features and the same number of variables. They do not contain: what features learned from the same rows owe
-    to chance; the distance of that limit from the true conditional distribution, which grows as variables are omitted
-    (in the tests, with 2000 rows, the mean of a cosine is over 20 errors off with 1 of 6 variables and within 3 with
-    3); second-order terms, which matter where features are many relative to rows, or where the last variable kept and
-    the first omitted are about equally relevant; that a ridge is relative to variances that are themselves estimated.
+    Standard errors are those of K, L, A and the means of :math:`u_i \theta`, by the delta method for given features
+    (:mod:`boxloop.twoview.influence`): how far a result is from what infinitely many rows would give with the same
+    features and number of variables. They do not contain what features learned from the same rows owe to chance; the
+    distance of that limit from the true conditional distribution, which grows as variables are omitted (in the tests,
+    with 2000 rows, the mean of a cosine is over 20 errors off with 1 of 6 variables and within 3 with 3); and terms of
+    second order, which matter where features are many relative to rows, where the last variable kept and the first
+    omitted are about equally relevant, or where a ridge is relative to estimated variances.
 
     Args:
         model: canonical variables.
@@ -158,11 +160,11 @@ class ConditionalDistribution(SingleThreaded):
             raise ValueError(f"{name} has missing or infinite values; features need every column")
         return rows
 
-    def condition_on(self, rows: Any) -> Coefficients:
+    def condition_on(self, rows: Any) -> VariableCoefficients:
         """v of the points to condition on: (m, d_y) -> m coefficients."""
         with torch.no_grad():
             points = self.check_rows(rows, self.model.pair.right.n_columns, "given")
-            return Coefficients(*self.basis.compute_right_variables(points))
+            return VariableCoefficients(*self.basis.compute_right_variables(points))
 
     def evaluate(self, theta: Function | None, rows: Tensor) -> Tensor:
         """The function at rows of the first view, (n, p) in float64."""
@@ -202,7 +204,7 @@ class ConditionalDistribution(SingleThreaded):
             origin = self.evaluate(theta, self.first_rows).mean(0)
             return FunctionMoments(origin, self.average_products(self._append_square(theta, origin)))
 
-    def average_products(self, value: Function) -> Coefficients:
+    def average_products(self, value: Function) -> VariableCoefficients:
         """Means of variables times values, by a pass over the rows."""
         with torch.no_grad():
             return self.source.reduce(
@@ -219,13 +221,7 @@ class ConditionalDistribution(SingleThreaded):
         return evaluate_both
 
     def mean(self, theta: Function | None, given: Any, moments: FunctionMoments | None = None) -> Array:
-        """Conditional means alone, (m, p): one pass over the rows, or none.
-
-        Args:
-            theta: function of the first view; None for its columns.
-            given: rows of the second view, (m, d_y).
-            moments: :meth:`function_moments` of theta, where they are known.
-        """
+        """Conditional means alone, (m, p): one pass over the rows, or none where :meth:`function_moments` are known."""
         known = moments or self.function_moments(theta)
         weight = self.condition_on(given).kept * self.basis.correlations
         return (known.origin + product(weight, known.coefficients.kept[: len(known.origin)].mT)).cpu().numpy()
@@ -239,13 +235,10 @@ class ConditionalDistribution(SingleThreaded):
 
         Returns:
             The expectation, from which quantiles, tails and covariances follow later.
-
-        Raises:
-            ValueError: rows with the wrong columns, or a function with the wrong shape or missing values.
         """
         return self.expect_at_points(theta, self.condition_on(given))
 
-    def expect_at_points(self, theta: Function | None, a: Coefficients) -> Expectation:
+    def expect_at_points(self, theta: Function | None, a: VariableCoefficients) -> Expectation:
         """The same at points whose variables are known."""
         with torch.no_grad():
             moments = self.function_moments(theta)
@@ -278,7 +271,7 @@ class ConditionalDistribution(SingleThreaded):
         )
 
     def estimate_paired_errors(
-        self, a: Coefficients, value: Function, b: Coefficients | None = None
+        self, a: VariableCoefficients, value: Function, b: VariableCoefficients | None = None
     ) -> Tensor:
         """Standard errors of the expectation of function i given point i, (m,): two passes, one where b is known."""
         known = self.average_products(value) if b is None else b
@@ -291,12 +284,7 @@ class ConditionalDistribution(SingleThreaded):
 
 @dataclass(frozen=True)
 class EstimatedValues:
-    """Numbers with their standard errors.
-
-    Args:
-        value: the numbers.
-        standard_error: as many.
-    """
+    """Numbers with their standard errors."""
 
     value: Array
     standard_error: Array
@@ -361,7 +349,7 @@ class Expectation(SingleThreaded):
     names: tuple[str, ...]
     conditional: ConditionalDistribution = field(repr=False)
     theta: Function | None = field(repr=False)
-    given: Coefficients = field(repr=False)
+    given: VariableCoefficients = field(repr=False)
     origin: Tensor = field(repr=False)
     inflation: float = 1.0
 
@@ -515,7 +503,7 @@ def density_ratio(conditional: ConditionalDistribution, x: Any, y: Any) -> Estim
         rows = conditional.check_rows(x, conditional.model.pair.left.n_columns, "x")
         if len(rows) != len(a):
             raise ValueError(f"a ratio needs one y for each x, got {len(rows)} and {len(a)}")
-        b = Coefficients(*conditional.basis.compute_left_variables(rows))
+        b = VariableCoefficients(*conditional.basis.compute_left_variables(rows))
         value = (a.kept * conditional.basis.correlations * b.kept).sum(1)
         errors = []
         for i in range(0, len(a), PAIRS):
@@ -535,7 +523,7 @@ def check_conditional(conditional: Any) -> None:
 
 
 def principal_directions(
-    of: ConditionalDistribution, theta: Function | None, a: Coefficients, rank: int
+    of: ConditionalDistribution, theta: Function | None, a: VariableCoefficients, rank: int
 ) -> tuple[Tensor, Tensor]:
     r"""Largest eigenvalues and eigenvectors of each conditional covariance, (m, rank) and (m, p, rank).
 
@@ -649,32 +637,6 @@ def _orthogonalise(block: Tensor, basis: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _SortedValues:
-    """Values (n, p) and shares times u (n, r + 1) of all rows: the distribution function, exactly."""
-
-    value: Tensor
-    weighted: Tensor
-
-    def cumulate(self, j: int) -> tuple[Tensor, Tensor, bool]:
-        """Values in increasing order, (n,), sums of variables up to each, (n, r + 1), and that F is a step function."""
-        value, order = self.value[:, j].sort()
-        return value, self.weighted[order].cumsum(0), False
-
-
-@dataclass(frozen=True)
-class _BinnedValues:
-    """Cut points (g,) of each function, sums of variables between them, (g, r + 1), and whether it has more values."""
-
-    cuts: tuple[Tensor, ...]
-    weighted: tuple[Tensor, ...]
-    linear: tuple[bool, ...]
-
-    def cumulate(self, j: int) -> tuple[Tensor, Tensor, bool]:
-        """Cut points, (g,), sums of variables up to each, (g, r + 1), and whether F is linear between them."""
-        return self.cuts[j], self.weighted[j].cumsum(0), self.linear[j]
-
-
-@dataclass(frozen=True)
 class _ValueRange(Tree):
     """Smallest and largest value of each function, (p,)."""
 
@@ -686,27 +648,27 @@ class _ValueRange(Tree):
 
 
 def compute_quantiles(
-    of: ConditionalDistribution, theta: Function | None, a: Coefficients, q: float
+    of: ConditionalDistribution, theta: Function | None, a: VariableCoefficients, q: float
 ) -> tuple[Tensor, Tensor]:
     """Quantiles at q of every function given every point, and their standard errors, (m, p) both."""
     p = of.evaluate(theta, of.first_rows[:1]).shape[1]
     fits = of.source.n_rows * (p + len(of.basis.correlations)) <= HELD_VALUES
-    table = _collect_values(of, theta) if fits else _bin_values(of, theta)
+    cumulate = _collect_values(of, theta) if fits else _bin_values(of, theta)
     weight = (a.kept * of.basis.correlations).mT
     level = weight.new_full((len(a), p), q)
-    value = _invert_distribution(table, weight, level)
+    value = _invert_distribution(cumulate, weight, level)
     error = _estimate_level_errors(of, theta, a, value)
     low, high = (
-        _invert_distribution(table, weight, (level + side * error).clamp(0.0, 1.0)) for side in (-1.0, 1.0)
+        _invert_distribution(cumulate, weight, (level + side * error).clamp(0.0, 1.0)) for side in (-1.0, 1.0)
     )
     return value, 0.5 * (high - low)
 
 
-def _invert_distribution(table: _SortedValues | _BinnedValues, weight: Tensor, level: Tensor) -> Tensor:
+def _invert_distribution(cumulate: Cumulate, weight: Tensor, level: Tensor) -> Tensor:
     """Where the rearranged distribution function reaches a level: (r + 1, m) and (m, p) -> (m, p)."""
     quantile = torch.empty_like(level)
     for j in range(level.shape[1]):
-        value, sums, linear = table.cumulate(j)
+        value, sums, linear = cumulate(j)
         width = value.diff()[None]
         step = max(1, MOST_VALUES // len(value))
         for i in range(0, len(level), step):
@@ -721,17 +683,26 @@ def _invert_distribution(table: _SortedValues | _BinnedValues, weight: Tensor, l
     return quantile
 
 
-def _collect_values(of: ConditionalDistribution, theta: Function | None) -> _SortedValues:
+def _collect_values(of: ConditionalDistribution, theta: Function | None) -> Cumulate:
+    """The distribution functions, exactly, from the values and variables of all rows."""
+
     def collect_tile(rows: Tensor, weight: Tensor) -> SumAndRows[ConcatenatedRows]:
         tile = of.to_variables(rows, weight, lambda x: of.evaluate(theta, x))
         weighted = tile.u * tile.share[:, None]
         return SumAndRows(ConcatenatedRows.of(tile.value), ConcatenatedRows.of(weighted))
 
     both = of.source.reduce(collect_tile)
-    return _SortedValues(both.sum.concatenate(), both.rows.concatenate())
+    values, weighted = both.sum.concatenate(), both.rows.concatenate()
+
+    def sort_and_cumulate(j: int) -> tuple[Tensor, Tensor, bool]:
+        value, order = values[:, j].sort()
+        return value, weighted[order].cumsum(0), False
+
+    return sort_and_cumulate
 
 
-def _bin_values(of: ConditionalDistribution, theta: Function | None) -> _BinnedValues:
+def _bin_values(of: ConditionalDistribution, theta: Function | None) -> Cumulate:
+    """The distribution functions at cut points."""
     cuts, linear = _choose_cut_points(of, theta)
 
     def bin_tile(rows: Tensor, weight: Tensor) -> _TensorSums:
@@ -743,7 +714,8 @@ def _bin_values(of: ConditionalDistribution, theta: Function | None) -> _BinnedV
             sums.append(weighted.new_zeros(len(edges), weighted.shape[1]).index_add_(0, place, weighted))
         return _TensorSums(tuple(sums))
 
-    return _BinnedValues(cuts, of.source.reduce(bin_tile).parts, linear)
+    sums = of.source.reduce(bin_tile).parts
+    return lambda j: (cuts[j], sums[j].cumsum(0), linear[j])
 
 
 def _choose_cut_points(
@@ -770,7 +742,7 @@ def _choose_cut_points(
 
 
 def _estimate_level_errors(
-    of: ConditionalDistribution, theta: Function | None, a: Coefficients, value: Tensor
+    of: ConditionalDistribution, theta: Function | None, a: VariableCoefficients, value: Tensor
 ) -> Tensor:
     """Standard errors of the distribution function at values (m, p)."""
     m, p = value.shape

@@ -70,7 +70,7 @@ def fit_fixed_features(
     if not centred.linear:
         return RelevanceFit.of(model, source)
     k = pair.left.n_features
-    _, factor = centred.to_features(moments.mean)
+    _, factor = centred.to_feature_units(moments.mean)
     scale = 1.0 if centred.scale is None else centred.scale
     mean, covariance = centred.origin + scale * moments.mean, moments.covariance * scale
     left = (canonical.left / factor[:k, None]).mT @ covariance[:k, :k]
@@ -149,18 +149,18 @@ def centre_features(pair: ViewPair, source: Source) -> FeatureFunction:
 
 
 @dataclass(frozen=True)
-class _FoldSums(Tree):
+class _MomentsByFold(Tree):
     parts: tuple[MomentSums, ...]
 
 
 def sum_by_fold(features: FeatureFunction, source: Source, folds: int, key: int) -> list[MomentSums]:
     """Moment sums of features over the rows of each fold, in one pass."""
 
-    def sum_folds(rows: Tensor, weight: Tensor, start: int) -> _FoldSums:
+    def sum_folds(rows: Tensor, weight: Tensor, start: int) -> _MomentsByFold:
         both = torch.cat([part.double() for part in features(rows)], 1)
         fold = assign_folds(start, start + len(weight), folds, key).to(both.device)
         inside = (fold == f for f in range(folds))
-        return _FoldSums(tuple(MomentSums.of_features(both[mask], weight[mask]) for mask in inside))
+        return _MomentsByFold(tuple(MomentSums.of_features(both[mask], weight[mask]) for mask in inside))
 
     parts = source.reduce_at(sum_folds).parts
     if any(float(part.weight) <= 0.0 for part in parts):

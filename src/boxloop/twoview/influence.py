@@ -154,14 +154,14 @@ def _compute_variables(features: Tensor, kept: Tensor, rest: Tensor) -> tuple[Te
 
 
 @dataclass(frozen=True)
-class Coefficients(Tree):
+class VariableCoefficients(Tree):
     """The factor of the variables in an expectation: a = v(y), or b = mean of u times a function, for m of them."""
 
     kept: Tensor  # (m, r + 1), of the kept variables
     rest: Tensor  # (m, ...), of the omitted ones
 
-    def __getitem__(self, index: slice | Tensor) -> Coefficients:
-        return Coefficients(self.kept[index], self.rest[index])
+    def __getitem__(self, index: slice | Tensor) -> VariableCoefficients:
+        return VariableCoefficients(self.kept[index], self.rest[index])
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -185,12 +185,14 @@ class VariableTile:
             parts = (self.share, self.u, self.ux, self.v, self.vx, self.value)
             yield VariableTile(self.basis, *(part[i : i + size] for part in parts))
 
-    def sum_coefficients(self) -> Coefficients:
+    def sum_coefficients(self) -> VariableCoefficients:
         """Sums of share times variable times value: b of each function, to be added over tiles."""
         weighted = self.value * self.share[:, None]
-        return Coefficients(product(weighted.mT, self.u), product(weighted.mT, self.ux))
+        return VariableCoefficients(product(weighted.mT, self.u), product(weighted.mT, self.ux))
 
-    def influence_factors(self, a: Coefficients, b: Coefficients) -> list[tuple[Tensor, Tensor]]:
+    def influence_factors(
+        self, a: VariableCoefficients, b: VariableCoefficients
+    ) -> list[tuple[Tensor, Tensor]]:
         """Pairs (n, m) and (n, p) whose products add up to the influence without the rotation g."""
         eta = self.basis.correlations
         weight = product(self.u, (a.kept * eta).mT)
@@ -204,7 +206,7 @@ class VariableTile:
             return [first, (kernel, difference + rest)]
         return [first, (kernel, difference + rest), (beyond, difference)]
 
-    def rotation_influences(self, a: Coefficients, b: Coefficients) -> tuple[Tensor, Tensor]:
+    def rotation_influences(self, a: VariableCoefficients, b: VariableCoefficients) -> tuple[Tensor, Tensor]:
         """Of the kept variables towards the omitted ones: (n, r, m) to multiply b, (n, r, p) to multiply a."""
         eta, rest, gap = self.basis.correlations[1:, None], self.basis.rest, self.basis.relevance_gaps
         q, u, v = len(rest), self.u[:, 1:], self.v[:, 1:]
@@ -227,7 +229,9 @@ class InfluenceSums(Tree):
     negative: Tensor  # of the negative weights of rows, (m,), with their sign changed
 
     @classmethod
-    def from_tile(cls, tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool) -> InfluenceSums:
+    def from_tile(
+        cls, tile: VariableTile, a: VariableCoefficients, b: VariableCoefficients, centred: bool
+    ) -> InfluenceSums:
         """Of a tile whose values are p functions, then their squares; ``centred`` where influences may have a mean."""
         p, basis = tile.value.shape[1] // 2, tile.basis
         rotating = len(basis.rest) > 0
@@ -239,7 +243,7 @@ class InfluenceSums(Tree):
                 2 * p * len(points), len(basis.correlations) * max(len(basis.rest), 2 * p, len(points))
             )
             blocks = tile.split_into_blocks(max(1, MOST_VALUES // widest)) if rotating else iter([tile])
-            add = _sum_influences_by_row if rotating else _sum_influence_products
+            add = _sum_influences_by_row if rotating else _sum_influences_by_factors
             sums = [add(block, points, b, centred) for block in blocks]
             parts.append([torch.stack(part).sum(0) for part in zip(*sums, strict=True)])
         second, mean, weighted, negative = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -258,8 +262,8 @@ class InfluenceSums(Tree):
         return one.clamp(min=0.0), of_variance.clamp(min=0.0)
 
 
-def _sum_influence_products(
-    tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool
+def _sum_influences_by_factors(
+    tile: VariableTile, a: VariableCoefficients, b: VariableCoefficients, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Where no variable is omitted, influences are sums of few products: matrix products do it all."""
     factors, share, p = tile.influence_factors(a, b), tile.share[:, None], tile.value.shape[1] // 2
@@ -285,7 +289,7 @@ def _sum_influence_products(
 
 
 def _sum_influences_by_row(
-    tile: VariableTile, a: Coefficients, b: Coefficients, centred: bool
+    tile: VariableTile, a: VariableCoefficients, b: VariableCoefficients, centred: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Where variables are omitted: influences of each row of a block on every point and function, (n, m, p)."""
     influence = torch.as_tensor(sum(x[:, :, None] * y[:, None, :] for x, y in tile.influence_factors(a, b)))
@@ -312,7 +316,9 @@ class PairedInfluenceSums(Tree):
     square: Tensor
 
     @classmethod
-    def from_tile(cls, tile: VariableTile, a: Coefficients, b: Coefficients) -> PairedInfluenceSums:
+    def from_tile(
+        cls, tile: VariableTile, a: VariableCoefficients, b: VariableCoefficients
+    ) -> PairedInfluenceSums:
         """Of a tile with as many functions as points."""
         r, q = len(tile.basis.correlations), len(tile.basis.rest)
         size = max(1, MOST_VALUES // (max(len(a), q) * (r if q else 1)))

@@ -98,11 +98,11 @@ def relevance_loss(
         )
     if weight is not None and weight.shape != (len(left),):
         raise ValueError(f"weight must have the shape ({len(left)},), got {tuple(weight.shape)}")
-    function: Any = _Relevance
+    function: Any = _RelevanceFunction
     return cast(Tensor, function.apply(left, right, weight, ridge, constant == "enforced", workers))
 
 
-class _Relevance(torch.autograd.Function):
+class _RelevanceFunction(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -129,14 +129,14 @@ class _Relevance(torch.autograd.Function):
             ctx.sizes = *dtypes, k, workers.size / rows
             return moment.sum() * torch.nan
         inner, outer, cross = moment[:k, :k], moment[k:, k:], moment[k:, :k]
-        one = invert_moment(inner, ridge, floor[:k])
-        two = invert_moment(outer, ridge, floor[k:])
+        one = invert_second_moments(inner, ridge, floor[:k])
+        two = invert_second_moments(outer, ridge, floor[k:])
         middle = two @ cross @ one
         if ctx.needs_input_grad[0] or ctx.needs_input_grad[1]:
             upper, lower = one @ cross.mT @ middle, middle @ cross.mT @ two
             slope = torch.cat([torch.cat([upper, -middle.mT], 1), torch.cat([-middle, lower], 1)])
             inflation = torch.cat([one.diagonal(), two.diagonal()]) * moment.diagonal()
-            if set(dtypes) == {torch.float32} and _is_float32_enough(
+            if set(dtypes) == {torch.float32} and _is_float32_precise_enough(
                 moment.diagonal(), inflation, middle @ cross.mT
             ):
                 both = both.float()
@@ -157,7 +157,7 @@ class _Relevance(torch.autograd.Function):
         return gradients[:, :k].to(left_dtype), gradients[:, k:].to(right_dtype), None, None, None, None
 
 
-def _is_float32_enough(moment: Tensor, inflation: Tensor, relevant: Tensor) -> bool:
+def _is_float32_precise_enough(moment: Tensor, inflation: Tensor, relevant: Tensor) -> bool:
     r"""Whether a product in float32 keeps about four digits of the gradient of features that come in float32.
 
     In canonical variables it is :math:`\eta_i (v_i - \eta_i u_i)`, of mean square :math:`\eta_i^2 (1 - \eta_i^2)`: near
@@ -170,7 +170,7 @@ def _is_float32_enough(moment: Tensor, inflation: Tensor, relevant: Tensor) -> b
     return bool((sizes & precise).all())
 
 
-def invert_moment(matrix: Tensor, ridge: float = 0.0, floor: Tensor | float = 0.0) -> Tensor:
+def invert_second_moments(matrix: Tensor, ridge: float = 0.0, floor: Tensor | float = 0.0) -> Tensor:
     r"""The inverse of a matrix of second moments, or a pseudo-inverse in units in which its diagonal is 1.
 
     .. math:: D^{-1/2} (D^{-1/2} K D^{-1/2})^{+} D^{-1/2}, \qquad D = \mathrm{diag}(K)
@@ -219,7 +219,7 @@ class RelevanceLoss:
             rows = torch.cat([rows, self.channel(rows, stream)], 1)
         left, right = pair(rows[mine])
         mass = weight[mine] if self.weighted else None
-        function: Any = _Relevance
+        function: Any = _RelevanceFunction
         loss = function.apply(left, right, mass, self.ridge, self.constant == "enforced", self.workers)
         return loss, {"relevance": min(left.shape[1], right.shape[1]) - loss}
 

@@ -286,11 +286,10 @@ def cross_fitted_significance(
     variables of any union of folds are a small singular value decomposition, and a second pass scores the rows.
 
     P-values cannot come from these scores: the rows on which one fold is tested have trained the variables of the
-    others, so that the folds' correlations rise and fall together, and permutations within folds would call one
-    variable in eight significant at a level of one in twenty where there is nothing to find. So fold f is *tested* by
-    variables of the folds before it alone. Given those folds its permutation test is exact, hence the tests of folds
-    are independent, and their normal scores add (:func:`combine_p_values`). What is tested is thus the i-th variable
-    that part of the rows finds: where rows are few, a relevant variable may come in a later place than its own.
+    others, and permutations within folds would call one variable in eight significant at a level of one in twenty where
+    there is nothing to find. So fold f is *tested* by variables of the folds before it alone. Given those folds its
+    permutation test is exact, hence the tests of folds are independent, and their normal scores add (Stouffer). What is
+    tested is the i-th variable that part of the rows finds: of few rows, a relevant one may come in a later place.
 
     Args:
         pair: fixed features of both views.
