@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -416,7 +417,8 @@ def _train_views(
     # The loss branches on pivots, which a graph of the GPU cannot.
     plan = make_plan(estimator, estimator.max_iter * epochs.per_epoch, validates, graphs=False)
     trainer = Trainer(pair, epochs, loss, plan, None, validation, workers)
-    outcome = TrainingRun(estimator, trainer, both, _describe_progress, own)()
+    describe = partial(describe_progress, "relevance", "relevance")
+    outcome = TrainingRun(estimator, trainer, both, describe, own)()
     state = outcome.state
     pair = state.fitted(pair)
     converged = check_convergence(
@@ -447,16 +449,16 @@ def _train_views(
     )
 
 
-def _describe_progress(progress: Progress[TrainState]) -> str:
-    """Text of a progress bar: the epoch, the total relevance in its batches and on held-out rows."""
+def describe_progress(word: str, name: str, progress: Progress[TrainState]) -> str:
+    """Text of a progress bar: the epoch, and a reported number in its batches and on held-out rows."""
     state = progress.state
     recent, history = dict(zip(state.names, state.recent.tolist())), state.history_by_name()
-    words = [f"epoch {state.epoch}"]
+    parts = [f"epoch {state.epoch}"]
     if recent:
-        words.append(f"relevance {recent['relevance']:.4g}")
-    if history.get("validation_relevance"):
-        words.append(f"held out {history['validation_relevance'][-1]:.4g}")
-    return ", ".join(words)
+        parts.append(f"{word} {recent[name]:.4g}")
+    if history.get(f"validation_{name}"):
+        parts.append(f"held out {history[f'validation_{name}'][-1]:.4g}")
+    return ", ".join(parts)
 
 
 def find_concerns(model: RelevanceModel, rows: int, most: int, ridge: float) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from numbers import Real
 from os import PathLike
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -30,10 +31,9 @@ from boxloop.estimators._training import (
     make_part,
     make_plan,
 )
-from boxloop.estimators._two_views import PARTS
+from boxloop.estimators._two_views import PARTS, describe_progress
 from boxloop.estimators.relevant_features import RelevantFeatures
-from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_workers, hold_out
-from boxloop.loop import Progress
+from boxloop.fit import Epochs, Trainer, coordinates, current_workers, hold_out
 from boxloop.models import Layers, NormalMixturePrior, StandardNormal
 from boxloop.numeric import generator, seed, spawn
 from boxloop.persist import PROGRESS, ModelFile, load_model
@@ -265,10 +265,9 @@ class RelevantGenerator(DecoderEstimator):
         validation = None if held_out is None else SquaredErrorValidation(held_out, variables, workers)
         plan = make_plan(self, self.max_iter * epochs.per_epoch, held_out is not None)
         trainer = Trainer(network, epochs, loss, plan, None, validation, workers)
+        describe = partial(describe_progress, "error", "loss")
         also = {"code": fingerprint_values(network.code)}
-        outcome = TrainingRun(
-            self, trainer, rows, _describe_progress, seed(own), IGNORED_IN_FINGERPRINT, also
-        )()
+        outcome = TrainingRun(self, trainer, rows, describe, seed(own), IGNORED_IN_FINGERPRINT, also)()
         state = outcome.state
         network = state.fitted(network)
         test = train if held_out is None else held_out
@@ -362,15 +361,3 @@ class RelevantGenerator(DecoderEstimator):
         tags = super().__sklearn_tags__()
         tags.transformer_tags.preserves_dtype = []
         return tags
-
-
-def _describe_progress(progress: Progress[TrainState]) -> str:
-    """Text of a progress bar: the epoch, its error, and the error on held-out rows (standard units)."""
-    state = progress.state
-    history = state.history_by_name()
-    words = [f"epoch {state.epoch}"]
-    if state.names:
-        words.append(f"error {float(state.recent[0]):.4g}")
-    if history.get("validation_loss"):
-        words.append(f"held out {history['validation_loss'][-1]:.4g}")
-    return ", ".join(words)

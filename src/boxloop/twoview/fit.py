@@ -30,6 +30,14 @@ FeatureFunction = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Rows that hold both views -> features of each."""
 
 
+def check_fit_arguments(pair: ViewPair, source: Source, most: int, ridge: float = 0.0) -> None:
+    """Refuse arguments that no canonical variables can be solved from."""
+    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
+    check_source(source, "source")
+    check_count(most, "most")
+    check_number(ridge, "ridge")
+
+
 @single_threaded
 def fit_fixed_features(
     pair: ViewPair,
@@ -61,10 +69,7 @@ def fit_fixed_features(
         >>> fit.infer_right(torch.tensor([[0.5]]).double())
         tensor([[2.]], dtype=torch.float64)
     """
-    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
-    check_source(source, "source")
-    check_count(most, "most")
-    check_number(ridge, "ridge")
+    check_fit_arguments(pair, source, most, ridge)
     canonical, centred, moments = solve_canonical_variables(pair, source, most, ridge, dtype)
     model = RelevanceModel(pair, canonical)
     if not centred.linear:
@@ -115,9 +120,7 @@ def choose_ridge(
         >>> choose_ridge(ViewPair(linear, linear), ArraySource(torch.cat([x, x + 2 * noise], 1)), 12) > 1e-3
         True
     """
-    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
-    check_source(source, "source")
-    check_count(most, "most")
+    check_fit_arguments(pair, source, most)
     k = pair.left.n_features
     with torch.no_grad():
         parts = sum_by_fold(centre_features(pair, source), source, folds, key)

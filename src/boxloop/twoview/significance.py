@@ -26,18 +26,16 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.data import (
-    ConcatenatedRows,
-    check_count,
-    check_kind,
-    check_level,
-    check_number,
-    check_source,
-    make_frame,
-)
+from boxloop.data import ConcatenatedRows, check_count, check_kind, check_level, check_source, make_frame
 from boxloop.numeric import RandomState, generator, product, scrambled, seed, single_threaded
 from boxloop.twoview.canonical import CanonicalVariables, RelevanceModel
-from boxloop.twoview.fit import FeatureFunction, assign_folds, centre_features, sum_by_fold
+from boxloop.twoview.fit import (
+    FeatureFunction,
+    assign_folds,
+    centre_features,
+    check_fit_arguments,
+    sum_by_fold,
+)
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
 
@@ -321,10 +319,7 @@ def cross_fitted_significance(
         >>> cross_fitted_significance(ViewPair(linear, linear), ArraySource(rows), 2).verdict
         '1 of 2 variables are significant: n_features is large enough'
     """
-    check_kind(pair, "pair", ViewPair, "ViewPair(left, right) makes one of two views")
-    check_source(source, "source")
-    check_count(most, "most")
-    check_number(ridge, "ridge")
+    check_fit_arguments(pair, source, most, ridge)
     if pair.trainable():
         raise ValueError("learned features have seen every row they were trained on: hold rows out instead")
     if folds < 2:
