@@ -202,11 +202,7 @@ def whiten_covariance(covariance: Tensor, deviation: Tensor, ridge: float, limit
 def whiten_views(
     moments: FeatureMoments, columns: int, ridge: float = 0.0, limit: float = NULL
 ) -> tuple[WhiteningBasis, WhiteningBasis]:
-    """Whiten the features of both views; see :func:`whiten_covariance`.
-
-    Raises:
-        ValueError: a feature is not finite somewhere.
-    """
+    """Whiten the features of both views, which must be finite; see :func:`whiten_covariance`."""
     if not bool(torch.isfinite(moments.covariance).all()):
         lost = torch.nonzero(~torch.isfinite(moments.covariance.diagonal()))[:, 0].tolist()
         where = [

@@ -80,9 +80,7 @@ LEVEL_ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class FunctionMoments(Tree):
-    r"""What eq. 10 needs of a function: :math:`\overline{u_i (\theta - o)}` and :math:`\overline{u_i (\theta -
-    o)^2}`.
-    """
+    """What eq. 10 needs of a function: means of the variables times it, less its origin, and times its square."""
 
     origin: Tensor  # o, (p,), near the mean, so that squares lose no digits
     coefficients: VariableCoefficients  # b of the p functions, then of their squares

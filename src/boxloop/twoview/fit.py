@@ -172,9 +172,7 @@ def sum_by_fold(features: FeatureFunction, source: Source, folds: int, key: int)
 
 
 def assign_folds(start: int, stop: int, folds: int, key: int) -> Tensor:
-    """Folds of the rows from ``start`` to ``stop`` by their numbers; of every ``folds`` rows in turn, one goes to
-    each.
-    """
+    """Folds of the rows ``start`` to ``stop`` by their numbers; of every ``folds`` rows in turn, one goes to each."""
     first, last = start // folds, -(-stop // folds)
     words = scrambled(np.arange(first * folds, last * folds, dtype=np.uint64), key)
     order = words.reshape(-1, folds).argsort(1).reshape(-1)

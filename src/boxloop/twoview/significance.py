@@ -229,9 +229,6 @@ def held_out_significance(
     Returns:
         Held-out correlations, standard errors and p-values, with a verdict in words.
 
-    Raises:
-        ValueError: fewer than four rows with weight; no variables.
-
     Example:
         >>> import torch
         >>> from boxloop.data import ArraySource
@@ -305,9 +302,6 @@ def cross_fitted_significance(
         variables of each fold as given, and folds as independent: where rows are few relative to features, or relations
         weak, the standard deviation over data sets is larger (1.9 times for 40 rows of 3 and 2 unrelated columns, 1.0
         for 1000 rows with a correlation of 0.3).
-
-    Raises:
-        ValueError: fewer than four rows per fold; learned features, for which see :func:`held_out_significance`.
 
     Example:
         >>> import torch
