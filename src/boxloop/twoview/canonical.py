@@ -173,7 +173,7 @@ class WhiteningBasis:
 
     strong: Tensor  # R, (k, r)
     weak: Tensor  # (k, q), of unit length in units of the features
-    rounding: float = 0.0  # variance on the rows that rounding of K may give to a weak direction
+    rounding: float = 0.0  # variance that rounding of K may give a weak direction, on the rows
 
 
 def whiten_covariance(covariance: Tensor, deviation: Tensor, ridge: float, limit: float) -> WhiteningBasis:
