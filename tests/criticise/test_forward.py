@@ -273,8 +273,8 @@ def test_sums_over_nodes_are_those_of_single_distributions() -> None:
             values = values - (
                 statistic.in_data_units(values) - values
             )  # products about zero are held about the origin
-            found = statistic.node_sums(distribution, weight, generator(0), None)
-            wanted = NodeSums.of(values.flatten(1), weight, None)
+            found = statistic.sum_nodes(distribution, weight, generator(0), None)
+            wanted = NodeSums.from_values(values.flatten(1), weight, None)
             for a, b in zip(
                 (found.value, found.square, found.fourth), (wanted.value, wanted.square, wanted.fourth)
             ):

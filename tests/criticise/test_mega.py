@@ -101,7 +101,7 @@ def test_training_errors_are_the_spread_over_refits(name):
             functions=[First(), Second("zero")],
         )
         first, second = result.gaps
-        found.append(np.concatenate([first.model, second.statistic.flat(second.model)]))
+        found.append(np.concatenate([first.model, second.statistic.flatten(second.model)]))
         if given is not None:
             errors.append(np.concatenate([first.parameter_error, second.parameter_error]))
     ratio = np.var(found, axis=0, ddof=1) / np.mean(np.square(errors), axis=0)

@@ -6,17 +6,9 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from boxloop.criticise import (
-    MomentPenalty,
-    average_covariance,
-    count_cdf,
-    count_moment,
-    has_low_rank_form,
-    projected_variance,
-    second_gap_norm,
-)
+from boxloop.criticise import MomentPenalty, count_cdf, count_moment, has_low_rank_form, second_gap_norm
 from boxloop.distributions import Bernoulli, LogitBernoulli, LogPoisson, Poisson, TiedLowRankGaussian
-from boxloop.numeric import covariance as forms, generator, normal
+from boxloop.numeric import average_covariance, covariance as forms, generator, normal, projected_variance
 from models.autoencoder_cases import rows_of, small
 
 NORMAL = TiedLowRankGaussian(

@@ -179,7 +179,7 @@ def test_criticism_sees_the_mean_over_all_draws():
     (first, second), (one, two) = moments(draws, [First(), Second()])
     torch.testing.assert_close(one.value, draws.mean(0) - first.frame.origin)
     assert bool((one.error > 0).all())
-    assert bool((second.flat(two.error) > 0).all())
+    assert bool((second.flatten(two.error) > 0).all())
 
 
 def test_the_error_of_criticism_is_honest():

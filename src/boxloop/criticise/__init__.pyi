@@ -1,11 +1,5 @@
 from .adapt import Pair as Pair, as_model, unwrap_search as unwrap_search
 from .calibration import Calibration, Reliability, calibration, reliability
-from .closed_forms import (
-    average_covariance as average_covariance,
-    count_cdf as count_cdf,
-    count_moment as count_moment,
-    projected_variance as projected_variance,
-)
 from .distances import (
     energy_distance,
     frechet_distance,
@@ -18,6 +12,7 @@ from .forward_moments import (
     ForwardMoment,
     draw_rows as draw_rows,
     forward_moments,
+    has_moments as has_moments,
     latent_nodes as latent_nodes,
     marginal_mixture as marginal_mixture,
     standardise_by_model as standardise_by_model,
@@ -26,7 +21,6 @@ from .information_criteria import Criteria, information_criteria
 from .latent_codes import ActiveUnits, AggregateGap, active_units, aggregate_gap
 from .mega import Gap, Mega, mega
 from .mmd import median_bandwidth, mmd
-from .moment_sums import NodeSums as NodeSums, sum_values as sum_values
 from .norms import entrywise, operator, schatten
 from .penalty import (
     MomentPenalty,
@@ -56,15 +50,15 @@ from .test_functions import (
     Fourier,
     Lagged,
     ModelStandardisation as ModelStandardisation,
+    NodeSums as NodeSums,
     Power,
     Second,
     TestFunction,
+    count_cdf as count_cdf,
+    count_moment as count_moment,
+    sum_values as sum_values,
 )
-from .torch_distributions import (
-    TorchBatch as TorchBatch,
-    from_torch as from_torch,
-    has_moments as has_moments,
-)
+from .torch_distributions import TorchBatch as TorchBatch, from_torch as from_torch
 
 __all__ = [
     "ActiveUnits",

@@ -19,8 +19,8 @@ from scipy import stats
 from torch import Generator, Tensor
 
 from boxloop.criticise.adapt import as_model, check_columns, check_independent, open_rows
-from boxloop.criticise.closed_forms import GAUSSIAN
 from boxloop.criticise.forward_moments import draw_rows, latent_nodes, marginal_mixture
+from boxloop.criticise.test_functions import GAUSSIAN
 from boxloop.data import ConcatenatedRows, check_choice, check_count, column_index, make_frame
 from boxloop.numeric import RandomState, generator, single_threaded
 from boxloop.types import Distribution, LatentModel

@@ -28,11 +28,16 @@ from torch import Generator, Tensor
 from torch.quasirandom import SobolEngine
 
 from boxloop.criticise.adapt import as_model
-from boxloop.criticise.moment_sums import NodeSums
-from boxloop.criticise.test_functions import INNER_DRAWS, ModelStandardisation, Statistic, draw_points
-from boxloop.criticise.torch_distributions import has_moments
+from boxloop.criticise.test_functions import (
+    INNER_DRAWS,
+    ModelStandardisation,
+    NodeSums,
+    Statistic,
+    draw_point_masses,
+)
+from boxloop.criticise.torch_distributions import TorchBatch
 from boxloop.distributions import Categorical, DiagonalGaussian, Empirical
-from boxloop.models import LinearGaussian
+from boxloop.models import LinearGaussian, Mixture
 from boxloop.numeric import seed, single_threaded
 from boxloop.types import Distribution, LatentModel
 
@@ -63,6 +68,8 @@ def marginal_mixture(model: LatentModel) -> tuple[Distribution, Tensor] | None:
     """The distribution of x as a finite mixture, members and their weights; None where the model is no such mixture."""
     if isinstance(model, LinearGaussian):
         return model.marginal(), model.mean.new_ones(1)
+    if isinstance(model, Mixture):
+        return model.family, model.log_weight.exp()
     prior = model.prior()
     if isinstance(prior, Categorical):
         return model.emission(prior.support), prior.log_weight[0].exp()
@@ -95,7 +102,7 @@ def forward_moments(
             )
     finite = marginal_mixture(model) if method in ("auto", "exact") else None
     if finite is not None:
-        return [_average_mixture(statistic, *finite, generator) for statistic in statistics]
+        return [_average_over_mixture(statistic, *finite, generator) for statistic in statistics]
     if method == "exact":
         raise ValueError(
             "method='exact' needs a finite or linear-Gaussian latent variable, which this model does not have; "
@@ -106,43 +113,44 @@ def forward_moments(
     quasi = method in ("auto", "sobol")
     replicates: list[list[NodeSums]] = []
     about: Sequence[Tensor | None] = [None] * len(statistics)
-    for blocks, size in _node_blocks(model.prior(), nodes, generator, quasi=quasi):
+    for blocks, size in _draw_replicates(model.prior(), nodes, generator, quasi=quasi):
         totals: list[NodeSums] | None = None
         for z in blocks:
             emission = model.emission(z)
             weight = emission.mean.new_full((len(emission.mean),), 1.0 / size, dtype=torch.float64)
             if method == "sample" or not has_moments(emission):
-                emission, weight = draw_points(emission, weight, 1, generator)
+                emission, weight = draw_point_masses(emission, weight, 1, generator)
             sums = [
-                statistic.node_sums(emission, weight, generator, at)
+                statistic.sum_nodes(emission, weight, generator, at)
                 for statistic, at in zip(statistics, about, strict=True)
             ]
             totals = sums if totals is None else [a + b for a, b in zip(totals, sums, strict=True)]
         assert totals is not None
         replicates.append(totals)
         about = [sums.value.detach() for sums in replicates[0]]
-    return [_pool([replicate[i] for replicate in replicates], nodes) for i in range(len(statistics))]
+    return [
+        _pool_replicates([replicate[i] for replicate in replicates], nodes) for i in range(len(statistics))
+    ]
 
 
-def _average_mixture(
+def _average_over_mixture(
     statistic: Statistic, distribution: Distribution, weight: Tensor, generator: Generator
 ) -> ForwardMoment:
     """Exact where the test function has a closed form under the members; else by draws from each."""
     weight = weight.double()
-    if has_moments(distribution) and statistic.has_closed_form(distribution):
-        value = statistic.forward(distribution, weight, generator)
-        return ForwardMoment(value, torch.zeros_like(value))
+    exact = statistic.forward_moment(distribution, weight) if has_moments(distribution) else None
+    if exact is not None:
+        return ForwardMoment(exact, torch.zeros_like(exact))
     n = max(1, INNER_DRAWS // REPLICATES // len(weight))
     found: list[NodeSums] = []
     for _ in range(REPLICATES):
-        points, share = draw_points(distribution, weight, n, generator)
-        found.append(
-            statistic.node_sums(points, share, generator, found[0].value.detach() if found else None)
-        )
-    return _pool(found, REPLICATES * n * len(weight))
+        points, share = draw_point_masses(distribution, weight, n, generator)
+        about = found[0].value.detach() if found else None
+        found.append(statistic.sum_nodes(points, share, generator, about))
+    return _pool_replicates(found, REPLICATES * n * len(weight))
 
 
-def _pool(replicates: Sequence[NodeSums], nodes: int) -> ForwardMoment:
+def _pool_replicates(replicates: Sequence[NodeSums], nodes: int) -> ForwardMoment:
     """Mean over replicates, with the larger of the errors that hold where the nodes have heavy tails."""
     values = torch.stack([sums.value for sums in replicates])
     mean = values.mean(0)
@@ -156,7 +164,7 @@ def _pool(replicates: Sequence[NodeSums], nodes: int) -> ForwardMoment:
     return ForwardMoment(mean, torch.where((carrying < LEAST_NODES) & varies, torch.inf, error))
 
 
-def _node_blocks(
+def _draw_replicates(
     prior: Distribution, nodes: int, generator: Generator, *, quasi: bool
 ) -> Iterator[tuple[Iterator[Tensor], int]]:
     """Blocks of nodes of each replicate, and how many nodes there are in it."""
@@ -216,6 +224,11 @@ def standardise_by_model(
         raise ValueError(f"the model has no finite second moment in column {column!r}")
     scale = torch.where(deviation > 0, deviation, torch.ones_like(deviation))
     return ModelStandardisation(names, origin.double(), scale.double(), generator)
+
+
+def has_moments(distribution: Distribution) -> bool:
+    """Whether mean and covariance have a closed form; else they come from draws, whose error counts."""
+    return not isinstance(distribution, TorchBatch) or distribution.has_moments
 
 
 def _mean_and_variance(distribution: Distribution, n: int, generator: Generator) -> tuple[Tensor, Tensor]:

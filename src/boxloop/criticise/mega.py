@@ -8,7 +8,6 @@ Beaulac (2023), sections 4 and 5, with the errors that the paper leaves out.
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -29,8 +28,7 @@ from boxloop.criticise.adapt import (
     unwrap_search,
 )
 from boxloop.criticise.forward_moments import ForwardMoment, Method, forward_moments, standardise_by_model
-from boxloop.criticise.moment_sums import MomentSums
-from boxloop.criticise.null_distribution import NullDistribution, ParameterShift, measure_gap, null_errors
+from boxloop.criticise.null_distribution import NullDistribution, measure_gap, null_errors
 from boxloop.criticise.parameter_error import (
     ParameterError,
     check_column_names,
@@ -42,7 +40,15 @@ from boxloop.criticise.parameter_error import (
     warn_of_other_rows,
     warn_of_shared_rows,
 )
-from boxloop.criticise.test_functions import First, LaggedStatistic, Second, Statistic, TestFunction
+from boxloop.criticise.test_functions import (
+    First,
+    LaggedStatistic,
+    ModelStandardisation,
+    MomentSums,
+    Second,
+    Statistic,
+    TestFunction,
+)
 from boxloop.data import (
     RowSample,
     RowSampler,
@@ -129,7 +135,7 @@ class Gap:
         Also 0 where the error is infinite, as it cannot be estimated; NaN where the model has no error to offer.
         """
         error = self.null_error
-        return torch.where(error == 0, 0.0, self.statistic.flat(self.gap) / error.clamp(min=1e-300))
+        return torch.where(error == 0, 0.0, self.statistic.flatten(self.gap) / error.clamp(min=1e-300))
 
     def norm(self, kind: Norm = "frobenius", order: float = 2.0) -> float:
         """A norm of the gap; Beaulac (2023), section 5.1.
@@ -147,7 +153,7 @@ class Gap:
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """Confidence limits of each distinct entry of the gap, (p,) each."""
         reach = float(stats.norm.ppf(0.5 + 0.5 * level)) * self.flat_error
-        flat = self.statistic.flat(self.gap)
+        flat = self.statistic.flatten(self.gap)
         return flat - reach, flat + reach
 
     def direction(self) -> tuple[float, dict[str, float]]:
@@ -248,9 +254,9 @@ class Mega:
             "function": [g.name for g in self.gaps for _ in g.labels],
             "entry": [label for g in self.gaps for label in g.labels],
             "moment": [g.moment for g in self.gaps for _ in g.labels],
-            "data": np.concatenate([g.statistic.flat(g.data).cpu().numpy() for g in self.gaps]),
-            "model": np.concatenate([g.statistic.flat(g.model).cpu().numpy() for g in self.gaps]),
-            "gap": np.concatenate([g.statistic.flat(g.gap).cpu().numpy() for g in self.gaps]),
+            "data": np.concatenate([g.statistic.flatten(g.data).cpu().numpy() for g in self.gaps]),
+            "model": np.concatenate([g.statistic.flatten(g.model).cpu().numpy() for g in self.gaps]),
+            "gap": np.concatenate([g.statistic.flatten(g.gap).cpu().numpy() for g in self.gaps]),
             "error": np.concatenate([g.flat_error.cpu().numpy() for g in self.gaps]),
             "low": low,
             "high": high,
@@ -266,7 +272,7 @@ class Mega:
         Raises:
             ValueError: the gaps have no errors (``no_errors`` says why), so that no entry can be tested.
         """
-        self._check_errors()
+        self._require_errors()
         table = self.table()
         return table[table["p_adjusted"] <= rate]
 
@@ -294,7 +300,7 @@ class Mega:
         """
         from boxloop.figures import dots, short
 
-        self._check_errors()
+        self._require_errors()
         table = self.table()[:top]
         names = [
             f"{function}: {' x '.join(map(short, entry.split(' x ')))}"
@@ -304,18 +310,18 @@ class Mega:
         across = f"gap in units of its error\n(marked: {rate:.0%} false discovery)"
         return dots(table["z"].to_numpy(), names, ax, marked=marked, title="Worst moments", across=across)
 
-    def _check_errors(self) -> None:
+    def _require_errors(self) -> None:
         if self.no_errors:
             raise ValueError(
                 f"misfits need standard errors, and there are none: {self.no_errors}; see table()"
             )
 
-    def _headline(self) -> str:
+    def _format_headline(self) -> str:
         p_value = "" if self.p_value is None else f"; p = {self.p_value:.3g} for all test functions together"
         return f"Moment gaps on {self.n_rows} rows; parameter error: {self.parameter_error}{p_value}"
 
     def __repr__(self) -> str:
-        lines = [self._headline()]
+        lines = [self._format_headline()]
         for g in self.gaps:
             line = f"  {g.name}: norm {g.norm():.4g}" + (
                 "" if g.p_value is None else f", p = {g.p_value:.3g}"
@@ -328,7 +334,7 @@ class Mega:
         )
 
     def _repr_html_(self) -> str:
-        return f"<p>{html.escape(self._headline())}</p>\n{self.summary().to_html()}"
+        return f"<p>{html.escape(self._format_headline())}</p>\n{self.summary().to_html()}"
 
 
 @single_threaded
@@ -409,39 +415,42 @@ def mega(
     frame = standardise_by_model(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
         raise ValueError("X has 1 row: moment gaps need at least 2 for their standard errors")
-    statistics = tuple(_prepare(function, frame) for function in functions)
-    _check_statistics(adapted, statistics, testing=draws > 0 or train is not None)
+    statistics = _prepare_statistics(functions, frame, adapted, testing=draws > 0 or train is not None)
 
-    case = _Comparison(adapted, statistics, method, nodes, streams[1], streams[2])
-    digest = case.observe(source)
+    case = _MomentComparison(adapted, statistics, method, nodes, streams[1], streams[2])
+    digest = case.average_over_rows(source)
     fitted = None if train is None or train is X else open_rows(model, train, None, device)
     if fitted is not None:
         check_column_names(model, fitted.names, "train")
     train_digest = None if train is None else digest if fitted is None else fingerprint_rows(fitted)
     own = is_training_table(model, adapted, digest, train_digest)
-    case.predict(own)
+    case.average_over_model(own)
     if train is not None or (own and has_parameter_error(adapted)):
-        rows = case.sample if own or fitted is None else sample_rows(fitted, _sample_size(fitted), streams[2])
+        rows = (
+            case.sample
+            if own or fitted is None
+            else sample_rows(fitted, _null_sample_size(fitted), streams[2])
+        )
         if not own:
             warn_of_shared_rows(case.sample, rows)
         if getattr(model, "training_digest_", None) is None:
             warn_of_other_rows(frame.origin, rows)
         case.add_parameter_error(rows)
-    from_model = null == "model" or (null == "auto" and case.can_simulate(source, draws))
-    return case.null(from_model, draws)
+    from_model = null == "model" or (null == "auto" and case.can_simulate_rows(source, draws))
+    return case.test_gaps(from_model, draws)
 
 
-def _prepare(function: TestFunction, frame: Any) -> Statistic:
-    if isinstance(function, type) or not isinstance(function, TestFunction):
-        named = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
-        raise TypeError(
-            f"functions must be test functions such as First(), Second() or Power(4), got {named}; Custom(f) makes one "
-            "of a function of rows"
-        )
-    return function.prepare(frame)
-
-
-def _check_statistics(model: LatentModel, statistics: Sequence[Statistic], *, testing: bool) -> None:
+def _prepare_statistics(
+    functions: Sequence[TestFunction], frame: ModelStandardisation, model: LatentModel, *, testing: bool
+) -> tuple[Statistic, ...]:
+    for function in functions:
+        if isinstance(function, type) or not isinstance(function, TestFunction):
+            named = f"the class {function.__name__}" if isinstance(function, type) else repr(function)
+            raise TypeError(
+                f"functions must be test functions such as First(), Second() or Power(4), got {named}; Custom(f) "
+                "makes one of a function of rows"
+            )
+    statistics = tuple(function.prepare(frame) for function in functions)
     if testing:
         check_independent(model, "errors and p-values are those")
     if any(isinstance(statistic, LaggedStatistic) for statistic in statistics):
@@ -452,21 +461,22 @@ def _check_statistics(model: LatentModel, statistics: Sequence[Statistic], *, te
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise ValueError(f"test functions must differ in name, these occur twice: {', '.join(repeated)}")
+    return statistics
 
 
-def _sample_size(source: Source) -> int:
+def _null_sample_size(source: Source) -> int:
     return max(1000, min(SAMPLE_ROWS, SAMPLE_VALUES // source.n_columns))
 
 
 @dataclass(frozen=True)
-class _TableSums(Tree):
+class _SumsAndDigest(Tree):
     statistics: tuple[MomentSums, ...]
     word: Tensor
 
 
 @dataclass
-class _Comparison:
-    """Rows beside a model: observe the rows, predict by the model, add the error of its parameters, test."""
+class _MomentComparison:
+    """Rows beside a model: average over both, add the error of the fitted parameters, test the gaps."""
 
     model: LatentModel
     statistics: tuple[Statistic, ...]
@@ -476,44 +486,46 @@ class _Comparison:
     stream: Generator
     error: ParameterError | None = None
 
-    def observe(self, source: Source) -> str:
+    def average_over_rows(self, source: Source) -> str:
         """The one pass over the rows: sums over all, a sample for the null distribution; returns their digest."""
-        sampler = RowSampler.draw(source.n_rows, _sample_size(source), self.stream)
+        sampler = RowSampler.draw(source.n_rows, _null_sample_size(source), self.stream)
 
-        def read(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_TableSums]:
+        def sum_tile(rows: Tensor, weight: Tensor, start: int) -> SumAndRows[_SumsAndDigest]:
             values = (rows.to_dense() if rows.layout != torch.strided else rows).to(torch.float64)
             sums = tuple(statistic.sum_rows(values, weight) for statistic in self.statistics)
-            return SumAndRows(_TableSums(sums, hash_tile(rows, weight)), sampler.take(rows, weight, start))
+            found = _SumsAndDigest(sums, hash_tile(rows, weight))
+            return SumAndRows(found, sampler.take(rows, weight, start))
 
-        found = source.reduce_at(read)
+        found = source.reduce_at(sum_tile)
         self.n_rows, self.sums = source.n_rows, found.sum.statistics
         self.sample = RowSample.of(sampler, found.rows)
         return word_to_text(found.sum.word)
 
-    def predict(self, own: bool) -> None:
+    def average_over_model(self, own: bool) -> None:
         """Moments under the model; ``own`` says that the rows are those of the fit."""
         self.own = own
         self._nodes_at = self.node_stream.get_state()
-        self.forward = self._forward(self.model)
-        _warn_of_tails(self.statistics, self.forward)
+        self.forward = self._forward_moments(self.model)
+        _warn_of_infinite_errors(self.statistics, self.forward)
         if not own:
             warn_of_copies(self.statistics, self.sums, self.forward, self.sample, self.n_rows)
 
-    def _forward(self, model: LatentModel) -> list[ForwardMoment]:
+    def _forward_moments(self, model: LatentModel) -> list[ForwardMoment]:
         self.node_stream.set_state(self._nodes_at)  # the same nodes for every parameter
         return forward_moments(model, self.statistics, self.node_stream, self.method, self.nodes)
 
-    def _flat_moments(self, model: LatentModel) -> Tensor:
-        forward = zip(self.statistics, self._forward(model), strict=True)
-        return torch.cat([statistic.flat(moment.value) for statistic, moment in forward])
-
     def add_parameter_error(self, rows: RowSample) -> None:
         """The error of the fitted parameters, from the training rows or a sample of them."""
+
+        def flat_moments(model: LatentModel) -> Tensor:
+            pairs = zip(self.statistics, self._forward_moments(model), strict=True)
+            return torch.cat([statistic.flatten(moment.value) for statistic, moment in pairs])
+
         frame = self.statistics[0].frame
         model = require_free_parameters(self.model)
-        self.error = estimate_parameter_error(model, rows, self._flat_moments, frame.origin, frame.scale)
+        self.error = estimate_parameter_error(model, rows, flat_moments, frame.origin, frame.scale)
 
-    def can_simulate(self, source: Source, draws: int) -> bool:
+    def can_simulate_rows(self, source: Source, draws: int) -> bool:
         """Whether fresh rows of the model may stand for these: not too many, none missing, none weighted."""
         complete = all(
             bool((s.count == s.count.max()).all()) and bool((s.squared_weight == s.count).all())
@@ -521,11 +533,11 @@ class _Comparison:
         )
         return complete and source.n_rows * source.n_columns * max(draws, 1) <= SIMULATED_VALUES
 
-    def null(self, from_model: bool, draws: int) -> Mega:
+    def test_gaps(self, from_model: bool, draws: int) -> Mega:
         """The gaps with the errors and p-values that they would have if the model were true."""
-        gaps = self._gaps()
-        own_error = self.error if self.own else None
+        gaps = self._measure_gaps()
         if from_model:
+            own_error = self.error if self.own else None
             errors = null_errors(self.model, self.statistics, self.n_rows, own_error, self.stream)
             gaps = [
                 replace(g, null_error=_root_sum_squares(e, g.node_error, g.parameter_error))
@@ -542,12 +554,8 @@ class _Comparison:
             return Mega(tuple(gaps), self.n_rows, status, no_errors=DEPENDENT)
         if draws == 0:
             return Mega(tuple(gaps), self.n_rows, status)
-        shift: ParameterShift | ParameterError | None = own_error
-        if self.error is not None and not self.own:
-            shift = ParameterShift(self.error.covariance_root, [g.parameter_error for g in gaps])
-        null = NullDistribution(
-            self.model, self.statistics, self.forward, [g.null_error for g in gaps], shift
-        )
+        null_error = [gap.null_error for gap in gaps]
+        null = NullDistribution(self.model, self.statistics, self.forward, null_error, self.error, self.own)
         if from_model:
             sizes = null.draw_from_model(self.n_rows, draws, self.stream)
         else:
@@ -556,35 +564,37 @@ class _Comparison:
         # The most deviant test function, beside the most deviant one of every draw, on a scale that all share.
         tested, scores, null_scores = [], [], []
         for gap, size in zip(gaps, sizes, strict=True):
-            seen = measure_gap(gap.statistic, gap.statistic.flat(gap.gap), gap.null_error)
+            seen = measure_gap(gap.statistic, gap.statistic.flatten(gap.gap), gap.null_error)
             unknown = torch.isinf(gap.null_error)
-            p_value: float | None = _p_value(seen.score, size.score)
+            p_value: float | None = _monte_carlo_p_value(seen.score, size.score)
             if not bool(((gap.null_error > 0) & ~unknown).any()):  # matched by the fit, or without an error
                 p_value = None if bool(unknown.any()) else 1.0
             else:
                 centre, scale = size.score.log().mean(), size.score.log().std().clamp(min=1e-12)
                 scores.append((seen.score.log() - centre) / scale)
                 null_scores.append((size.score.log() - centre) / scale)
-            norm_p_value, expected_norm = _p_value(seen.norm, size.norm), float(size.norm.mean())
+            norm_p_value, expected_norm = _monte_carlo_p_value(seen.norm, size.norm), float(size.norm.mean())
             tested.append(
                 replace(gap, p_value=p_value, norm_p_value=norm_p_value, expected_norm=expected_norm)
             )
         if scores:
-            together: float | None = _p_value(torch.stack(scores).amax(), torch.stack(null_scores).amax(0))
+            together: float | None = _monte_carlo_p_value(
+                torch.stack(scores).amax(), torch.stack(null_scores).amax(0)
+            )
         else:
             together = None if any(gap.p_value is None for gap in tested) else 1.0
         return Mega(tuple(tested), self.n_rows, status, together)
 
-    def _gaps(self) -> list[Gap]:
+    def _measure_gaps(self) -> list[Gap]:
         """Data minus model by test function, with the standard errors that follow from the rows at hand."""
-        lengths = [len(statistic.labels()) for statistic in self.statistics]
+        lengths = [len(statistic.multiplicity()) for statistic in self.statistics]
         errors = [None] * len(lengths) if self.error is None else self.error.error.split(lengths)
         gaps = []
         for statistic, sums, forward, error in zip(
             self.statistics, self.sums, self.forward, errors, strict=True
         ):
             data, model = sums.mean, forward.value.detach()
-            rows, nodes = statistic.flat(sums.error), statistic.flat(forward.error.detach())
+            rows, nodes = statistic.flatten(sums.error), statistic.flatten(forward.error.detach())
             error = torch.zeros_like(rows) if error is None else error
             shown = statistic.in_data_units(data), statistic.in_data_units(model)
             null_error = _root_sum_squares(rows, nodes, error)
@@ -594,7 +604,7 @@ class _Comparison:
         # Training rows move the data and the parameters together; what the fit matches by construction has no error.
         influences = self.error.row_influence.split(lengths, dim=1)
         for i, (gap, sums, influence) in enumerate(zip(gaps, self.sums, influences, strict=True)):
-            centred = gap.statistic.entries(self.sample.rows) - gap.statistic.flat(sums.mean)
+            centred = gap.statistic.evaluate_entries(self.sample.rows) - gap.statistic.flatten(sums.mean)
             net = torch.nan_to_num(centred, nan=0.0) - influence[: len(centred)]
             error = (net * self.error.share[: len(centred), None]).square().sum(0).sqrt()
             error = torch.where(error > self.error.matched * gap.row_error, error, 0.0)
@@ -608,18 +618,17 @@ def _root_sum_squares(*errors: Tensor) -> Tensor:
     return torch.stack([error.square() for error in errors]).sum(0).sqrt()
 
 
-def _p_value(seen: Tensor, null: Tensor) -> float:
-    return (1 + int((null >= seen).sum())) / (1 + len(null))
+def _monte_carlo_p_value(observed: Tensor, null: Tensor) -> float:
+    return (1 + int((null >= observed).sum())) / (1 + len(null))
 
 
-def _warn_of_tails(statistics: Sequence[Statistic], forward: Sequence[ForwardMoment]) -> None:
+def _warn_of_infinite_errors(statistics: Sequence[Statistic], forward: Sequence[ForwardMoment]) -> None:
     """Say which moments have Monte Carlo errors that cannot be estimated."""
-    lost = [
-        f"{statistic.name}: {label}"
-        for statistic, moment in zip(statistics, forward, strict=True)
-        for label, error in zip(statistic.labels(), statistic.flat(moment.error).tolist(), strict=True)
-        if math.isinf(error)
-    ]
+    lost = []
+    for statistic, moment in zip(statistics, forward, strict=True):
+        infinite = torch.isinf(statistic.flatten(moment.error)).nonzero()[:, 0].tolist()
+        labels = statistic.labels() if infinite else []
+        lost += [f"{statistic.name}: {labels[entry]}" for entry in infinite]
     if lost:
         warn_caller(
             f"a few nodes carry nearly all of the model's {join_words(lost, most=5)}: their Monte Carlo errors cannot "

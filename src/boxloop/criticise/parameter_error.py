@@ -21,8 +21,7 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.criticise.forward_moments import ForwardMoment
-from boxloop.criticise.moment_sums import MomentSums
-from boxloop.criticise.test_functions import FirstStatistic, Statistic
+from boxloop.criticise.test_functions import FirstStatistic, MomentSums, Statistic
 from boxloop.data import ArraySource, RowSample, hash_rows
 from boxloop.models import central_differences, observed_information
 from boxloop.tree import flatten, unflatten

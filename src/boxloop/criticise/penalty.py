@@ -16,10 +16,16 @@ from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
 
 from boxloop.criticise.adapt import as_model, check_distribution
-from boxloop.criticise.closed_forms import average_covariance
 from boxloop.criticise.forward_moments import draw_rows, latent_nodes, marginal_mixture
 from boxloop.distributions import Categorical
-from boxloop.numeric import column_means, covariance as forms, gram, product, single_threaded
+from boxloop.numeric import (
+    average_covariance,
+    column_means,
+    covariance as forms,
+    gram,
+    product,
+    single_threaded,
+)
 from boxloop.types import Covariance, Distribution, LatentModel
 
 ROOT_FLOOR = 1e-12

@@ -21,21 +21,41 @@ from typing import ClassVar, Literal, Protocol, runtime_checkable
 import torch
 from torch import Generator, Tensor
 
-from boxloop.criticise.closed_forms import (
-    GAUSSIAN,
-    average_covariance,
-    count_cdf,
-    count_moment,
-    normal_moment,
-    projected_variance,
-)
-from boxloop.criticise.moment_sums import MomentSums, NodeSums, sum_values
 from boxloop.data import check_choice, column_index
-from boxloop.distributions import PointMasses
-from boxloop.numeric import covariance as forms, normal, significant_digits
+from boxloop.distributions import (
+    Bernoulli,
+    DiagonalGaussian,
+    FullGaussian,
+    LogitBernoulli,
+    LogPoisson,
+    LowRankGaussian,
+    PointMasses,
+    Poisson,
+    SphericalGaussian,
+    TiedGaussian,
+    TiedLowRankGaussian,
+)
+from boxloop.numeric import (
+    average_covariance,
+    covariance as forms,
+    normal,
+    projected_variance,
+    significant_digits,
+)
+from boxloop.tree import Tree
 from boxloop.types import Covariance, Distribution
 
-WIDEST = 4096
+GAUSSIAN = (
+    FullGaussian,
+    TiedGaussian,
+    DiagonalGaussian,
+    SphericalGaussian,
+    LowRankGaussian,
+    TiedLowRankGaussian,
+)
+BINARY, COUNTS = (Bernoulli, LogitBernoulli), (Poisson, LogPoisson)
+
+MAX_PAIRED_COLUMNS = 4096
 """Most columns of which all pairs are formed."""
 
 
@@ -45,6 +65,87 @@ HELD_VALUES = 1 << 22
 
 INNER_DRAWS = 1 << 16
 """Rows drawn from a batch of distributions, in all, where an expectation has no closed form."""
+
+
+@dataclass(frozen=True)
+class MomentSums(Tree):
+    """Weighted sums over rows of a test function g; missing values are left out entry by entry.
+
+    Args:
+        count: weight of the rows in which each entry is present.
+        first: sum of g.
+        square: sum of g squared.
+        squared_weight: sum of squared weights of the rows in which each entry is present.
+    """
+
+    count: Tensor
+    first: Tensor
+    square: Tensor
+    squared_weight: Tensor
+
+    @property
+    def mean(self) -> Tensor:
+        """Weighted mean of g; NaN where no row has it."""
+        return torch.where(self.count > 0, self.first / self.count.clamp(min=1e-300), torch.nan)
+
+    @property
+    def variance(self) -> Tensor:
+        """Variance of g over rows, by the divisor count - 1 for unit weights."""
+        rows = self.count.square() / self.squared_weight.clamp(min=1e-300)
+        between = (self.square / self.count.clamp(min=1e-300) - self.mean.square()).clamp(min=0.0)
+        return torch.where(rows > 1, between * rows / (rows - 1).clamp(min=1e-300), torch.nan)
+
+    @property
+    def error(self) -> Tensor:
+        """Standard error of the mean, for independent rows with known weights."""
+        share = self.squared_weight / self.count.clamp(min=1e-300).square()
+        return (self.variance * share).sqrt()
+
+
+def sum_values(values: Tensor, weight: Tensor) -> MomentSums:
+    """The sums of values (n, p), NaN where missing.
+
+    Args:
+        values: (n, p), or B sets of rows (B, n, p).
+        weight: (n,), or B sets of weights (B, n).
+    """
+    weight = weight[..., : values.shape[-2]]
+
+    def add(part: Tensor, by: Tensor) -> Tensor:
+        return by @ part if part.dim() == 2 else (by[..., None, :] @ part)[..., 0, :]
+
+    seen = ~torch.isnan(values)
+    known = torch.nan_to_num(values, nan=0.0)
+    if bool(seen.all()):
+        one = torch.ones_like(values[..., 0, :])
+        count, squared = one * weight.sum(-1, keepdim=True), one * weight.square().sum(-1, keepdim=True)
+    else:
+        present = seen.to(values.dtype)
+        count, squared = add(present, weight), add(present, weight.square())
+    return MomentSums(count, add(known, weight), add(known.square(), weight), squared)
+
+
+@dataclass(frozen=True)
+class NodeSums(Tree):
+    r"""Weighted sums over nodes of :math:`v_j = E[g(x) \mid z_j]`: its mean, and how much single nodes contribute.
+
+    Args:
+        value: :math:`\sum_j w_j v_j`.
+        square: :math:`\sum_j w_j^2 (v_j - a)^2` about a point a near the mean.
+        fourth: :math:`\sum_j w_j^4 (v_j - a)^4`.
+    """
+
+    value: Tensor
+    square: Tensor
+    fourth: Tensor
+
+    @staticmethod
+    def from_values(values: Tensor, weight: Tensor, about: Tensor | None) -> NodeSums:
+        """Of values (m, p), about their own mean where no point is given."""
+        value, by = weight @ values, weight.detach().square()
+        near = value.detach() / weight.detach().sum() if about is None else about
+        apart = (values.detach() - near).square()
+        return NodeSums(value, by @ apart, by.square() @ apart.square())
 
 
 @dataclass(frozen=True)
@@ -89,33 +190,30 @@ class Statistic(Protocol):
         """What its values are: of which quantity, in which units, about which point."""
 
     def labels(self) -> list[str]:
-        """A name for every entry, in the order of ``flat``."""
+        """A name for every entry, in the order of ``flatten``."""
 
     def in_data_units(self, value: Tensor) -> Tensor:
         """A value in the units of the data: about zero where it is held about the origin to keep its digits."""
 
-    def flat(self, value: Tensor) -> Tensor:
+    def flatten(self, value: Tensor) -> Tensor:
         """The distinct entries of a value, (..., p)."""
 
     def multiplicity(self) -> Tensor:
         """How often each distinct entry occurs in a value, (p,)."""
 
-    def entries(self, rows: Tensor) -> Tensor:
+    def evaluate_entries(self, rows: Tensor) -> Tensor:
         """The value of every distinct entry at every row, (n, p)."""
 
     def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
         """Sums over rows (n, d) with weights (n,) or B sets of weights (B, n); or over B sets of rows (B, n, d)."""
 
-    def has_closed_form(self, distribution: Distribution) -> bool:
-        """Whether ``forward`` is exact."""
+    def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor | None:
+        """Weighted sum over m distributions of E[g(x)], differentiable in them; None where it has no closed form."""
 
-    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
-        """Weighted sum over m distributions of the expectation of g; differentiable in the distributions."""
-
-    def node_sums(
+    def sum_nodes(
         self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
     ) -> NodeSums:
-        """The same, with the sums that give its error; about a point, or their own mean."""
+        """The same for all distributions, with the sums that give its error; about a point, or their own mean."""
 
 
 @dataclass(frozen=True)
@@ -132,54 +230,51 @@ class VectorStatistic:
         return value
 
     @abstractmethod
-    def values(self, rows: Tensor) -> Tensor:
+    def evaluate(self, rows: Tensor) -> Tensor:
         """(..., n, d) -> (..., n, p)."""
 
     @abstractmethod
     def expect(self, distribution: Distribution) -> Tensor | None:
         """Expectation under each of m distributions, (m, p), where it has a closed form."""
 
-    def flat(self, value: Tensor) -> Tensor:
+    def flatten(self, value: Tensor) -> Tensor:
         return value
 
     def multiplicity(self) -> Tensor:
         return torch.ones(len(self.labels()), dtype=torch.float64, device=self.frame.origin.device)
 
-    def entries(self, rows: Tensor) -> Tensor:
-        return self.values(rows)
+    def evaluate_entries(self, rows: Tensor) -> Tensor:
+        return self.evaluate(rows)
 
     def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
-        return sum_values(self.values(rows), weight)
+        return sum_values(self.evaluate(rows), weight)
 
-    def has_closed_form(self, distribution: Distribution) -> bool:
-        """Whether there is one for these distributions, or they are single rows."""
-        return isinstance(distribution, PointMasses) or self.expect(distribution) is not None
+    def expect_exactly(self, distribution: Distribution) -> Tensor | None:
+        """The expectation under each of m distributions, (m, p), in closed form or of single rows."""
+        single = isinstance(distribution, PointMasses)
+        exact = self.evaluate(distribution.mean) if single else self.expect(distribution)
+        return None if exact is None else exact.double()
 
-    def expect_each(self, distribution: Distribution, generator: Generator) -> Tensor:
-        """Closed form, or the mean over draws from each distribution, (m, p)."""
-        if isinstance(distribution, PointMasses):
-            return self.values(distribution.mean).double()
-        found = self.expect(distribution)
-        if found is not None:
-            return found.double()
-        draws = distribution.draw(max(1, INNER_DRAWS // len(distribution.mean)), generator)
-        values = self.values(draws.reshape(-1, draws.shape[-1]))
-        return values.reshape(len(draws), -1, values.shape[-1]).mean(1).double()
+    def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor | None:
+        exact = self.expect_exactly(distribution)
+        return None if exact is None else weight @ exact
 
-    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
-        return weight @ self.expect_each(distribution, generator)
-
-    def node_sums(
+    def sum_nodes(
         self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
     ) -> NodeSums:
-        return NodeSums.of(self.expect_each(distribution, generator), weight, about)
+        expected = self.expect_exactly(distribution)
+        if expected is None:
+            draws = distribution.draw(max(1, INNER_DRAWS // len(distribution.mean)), generator)
+            values = self.evaluate(draws.reshape(-1, draws.shape[-1]))
+            expected = values.reshape(len(draws), -1, values.shape[-1]).mean(1).double()
+        return NodeSums.from_values(expected, weight, about)
 
-    def standard(self, rows: Tensor) -> Tensor:
+    def standardise(self, rows: Tensor) -> Tensor:
         """Rows about the origin, in units of the scale."""
         return (rows - self.frame.origin) / self.frame.scale
 
 
-def draw_points(
+def draw_point_masses(
     distribution: Distribution, weight: Tensor, n: int, generator: Generator
 ) -> tuple[PointMasses, Tensor]:
     """N rows drawn from each of a batch of distributions, with their weights."""
@@ -217,7 +312,7 @@ class FirstStatistic(VectorStatistic):
     def labels(self) -> list[str]:
         return list(self.frame.names)
 
-    def values(self, rows: Tensor) -> Tensor:
+    def evaluate(self, rows: Tensor) -> Tensor:
         """About the origin: the gap is the same and keeps its digits."""
         return rows - self.frame.origin
 
@@ -244,10 +339,11 @@ class Second:
 
     def prepare(self, frame: ModelStandardisation) -> Statistic:
         """Products about the model's mean, or about zero."""
-        if len(frame.names) > WIDEST:
+        if len(frame.names) > MAX_PAIRED_COLUMNS:
             raise ValueError(
-                f"Second() supports at most {WIDEST} columns; X has {len(frame.names)}: use Power(2, columns=True, "
-                "projections=...) for variances of columns and of random directions, or second_gap_norm for the norm"
+                f"Second() supports at most {MAX_PAIRED_COLUMNS} columns; X has {len(frame.names)}: use Power(2, "
+                "columns=True, projections=...) for variances of columns and of random directions, or second_gap_norm "
+                "for the norm"
             )
         check_choice(self.about, "about", ("mean", "zero"))
         return SecondStatistic(frame, self.about == "mean")
@@ -281,22 +377,18 @@ class SecondStatistic:
     def labels(self) -> list[str]:
         """Pairs of column names, first column first."""
         names = self.frame.names
-        return [f"{names[i]} x {names[j]}" for i, j in zip(*self._pairs(), strict=True)]
+        pairs = torch.triu_indices(len(names), len(names)).mT.tolist()
+        return [f"{names[i]} x {names[j]}" for i, j in pairs]
 
-    def _pairs(self) -> list[list[int]]:
-        pairs: list[list[int]] = torch.triu_indices(len(self.frame.names), len(self.frame.names)).tolist()
-        return pairs
-
-    def flat(self, value: Tensor) -> Tensor:
+    def flatten(self, value: Tensor) -> Tensor:
         i, j = torch.triu_indices(*value.shape[-2:], device=value.device)
         return value[..., i, j]
 
     def multiplicity(self) -> Tensor:
         """1 on the diagonal, 2 off it."""
-        d = len(self.frame.names)
-        return self.flat(2.0 - torch.eye(d, dtype=torch.float64, device=self.frame.origin.device))
+        return self.flatten(2.0 - torch.diag(torch.ones_like(self.frame.origin)))
 
-    def entries(self, rows: Tensor) -> Tensor:
+    def evaluate_entries(self, rows: Tensor) -> Tensor:
         """Every product of every row, (n, p)."""
         y = rows - self.frame.origin
         i, j = torch.triu_indices(y.shape[1], y.shape[1], device=y.device)
@@ -315,52 +407,48 @@ class SecondStatistic:
                 one * weight.sum(-1)[..., None, None],
                 one * weight.square().sum(-1)[..., None, None],
             )
-            return MomentSums(count, *self._sums(y, torch.ones_like(y), weight), squared)
+            return MomentSums(count, *self._sum_products_and_squares(y, torch.ones_like(y), weight), squared)
         seen = (~torch.isnan(y)).to(y.dtype)
         y = torch.nan_to_num(y, nan=0.0)
         return MomentSums(
-            _sum_products(seen, weight, seen),
-            *self._sums(y, seen, weight),
-            _sum_products(seen, weight.square(), seen),
+            _sum_weighted_products(seen, weight, seen),
+            *self._sum_products_and_squares(y, seen, weight),
+            _sum_weighted_products(seen, weight.square(), seen),
         )
 
-    def _sums(self, y: Tensor, seen: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _sum_products_and_squares(self, y: Tensor, seen: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         """Sums of the products and of their squares, over the rows in which both columns are present."""
         square = y.square()
-        product, fourth = _sum_products(y, weight, y), _sum_products(square, weight, square)
+        product, fourth = _sum_weighted_products(y, weight, y), _sum_weighted_products(square, weight, square)
         if self.centred:
             return product, fourth
         at, by = self.frame.origin, self.frame.origin[:, None]
         alone, squares = (
-            _sum_products(y, weight, seen) * at,
-            _sum_products(square, weight, seen) * at.square(),
+            _sum_weighted_products(y, weight, seen) * at,
+            _sum_weighted_products(square, weight, seen) * at.square(),
         )
-        cubes = _sum_products(square, weight, y) * at
+        cubes = _sum_weighted_products(square, weight, y) * at
         cross = 2.0 * (by * at) * product
         return product + alone + alone.mT, fourth + squares + squares.mT + 2.0 * (cubes + cubes.mT) + cross
 
-    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
+    def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor:
         """Mean covariance plus mean product of means (Beaulac 2023, eq. 8, with outer products)."""
         mean = distribution.mean - self.frame.origin
         about = (
             average_covariance(distribution.covariance(), weight.to(distribution.mean.dtype))
             + (mean * weight[:, None]).mT @ mean
         )
-        return about if self.centred else about + self._shifts(weight.to(mean) @ mean)
+        return about if self.centred else about + self._origin_products(weight.to(mean) @ mean)
 
-    def _shifts(self, mean: Tensor) -> Tensor:
+    def _origin_products(self, mean: Tensor) -> Tensor:
         """What means about the origin (..., d) add to products about zero, minus the product of the origins."""
         alone = mean[..., :, None] * self.frame.origin.to(mean)
         return alone + alone.mT
 
-    def has_closed_form(self, distribution: Distribution) -> bool:
-        """Always: distributions have covariances."""
-        return True
-
-    def node_sums(
+    def sum_nodes(
         self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
     ) -> NodeSums:
-        value = self.forward(distribution, weight, generator)
+        value = self.forward_moment(distribution, weight)
         near = value.detach() / weight.detach().sum() if about is None else about
         with torch.no_grad():
             mean, covariance, by = (
@@ -376,14 +464,14 @@ class SecondStatistic:
                 part = slice(start, start + step)
                 products = mean[part, :, None] * mean[part, None, :]
                 if not self.centred:
-                    products = products + self._shifts(mean[part])
+                    products = products + self._origin_products(mean[part])
                 apart = (_dense_covariances(covariance, part) + products - near).square()
                 square += torch.einsum("m,mij->ij", by[part], apart)
                 fourth += torch.einsum("m,mij->ij", by[part].square(), apart.square())
         return NodeSums(value, square, fourth)
 
 
-def _sum_products(left: Tensor, weight: Tensor, right: Tensor) -> Tensor:
+def _sum_weighted_products(left: Tensor, weight: Tensor, right: Tensor) -> Tensor:
     """Weighted sums over rows of products of a value of the left and one of the right."""
     return (left * weight[..., None]).mT @ right
 
@@ -483,8 +571,8 @@ class PowerStatistic(VectorStatistic):
     def labels(self) -> list[str]:
         return list(self.names)
 
-    def values(self, rows: Tensor) -> Tensor:
-        y = self.standard(rows)
+    def evaluate(self, rows: Tensor) -> Tensor:
+        y = self.standardise(rows)
         known = (torch.nan_to_num(y, nan=0.0) @ self.directions.mT) ** self.order
         lost = torch.isnan(y).to(y.dtype) @ (self.directions != 0).to(y.dtype).mT
         return torch.where(lost > 0, torch.nan, known)
@@ -493,7 +581,7 @@ class PowerStatistic(VectorStatistic):
         """Moments of a normal variable, or of the counts of single columns."""
         if not isinstance(distribution, GAUSSIAN):
             return self._expect_counts(distribution)
-        mean, variance = _project(distribution, self.frame, self.directions)
+        mean, variance = _project_distribution(distribution, self.frame, self.directions)
         return normal_moment(mean, variance, self.order)
 
     def _expect_counts(self, distribution: Distribution) -> Tensor | None:
@@ -555,18 +643,18 @@ class FourierStatistic(VectorStatistic):
     def labels(self) -> list[str]:
         return [f"wave {i}" for i in range(len(self.phase))]
 
-    def values(self, rows: Tensor) -> Tensor:
-        return torch.cos(self.standard(rows) @ self.frequencies.mT + self.phase)
+    def evaluate(self, rows: Tensor) -> Tensor:
+        return torch.cos(self.standardise(rows) @ self.frequencies.mT + self.phase)
 
     def expect(self, distribution: Distribution) -> Tensor | None:
         """Real part of the characteristic function, turned by the phase."""
         if not isinstance(distribution, GAUSSIAN):
             return None
-        mean, variance = _project(distribution, self.frame, self.frequencies)
+        mean, variance = _project_distribution(distribution, self.frame, self.frequencies)
         return torch.cos(mean + self.phase) * torch.exp(-0.5 * variance)
 
 
-def _project(
+def _project_distribution(
     distribution: Distribution, frame: ModelStandardisation, directions: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Mean and variance of projections of standardised rows under each of m distributions, both (m, p)."""
@@ -647,7 +735,7 @@ class BelowStatistic(VectorStatistic):
         pairs = zip(self.places.tolist(), self.thresholds.tolist(), strict=True)
         return [f"{self.frame.names[j]} <= {t:.{significant_digits(t, scale[j])}g}" for j, t in pairs]
 
-    def values(self, rows: Tensor) -> Tensor:
+    def evaluate(self, rows: Tensor) -> Tensor:
         """0 or 1, NaN where the column is missing."""
         chosen = rows[..., self.places]
         return torch.where(torch.isnan(chosen), torch.nan, (chosen <= self.thresholds).to(rows.dtype))
@@ -700,28 +788,24 @@ class LaggedStatistic(VectorStatistic):
     def labels(self) -> list[str]:
         return list(self.frame.names)
 
-    def values(self, rows: Tensor) -> Tensor:
-        y = self.standard(rows)
+    def evaluate(self, rows: Tensor) -> Tensor:
+        y = self.standardise(rows)
         return y[..., self.lag :, :] * y[..., : -self.lag, :]
 
     def expect(self, distribution: Distribution) -> None:
         """None: the mean is over pairs of independent rows, not over one."""
 
-    def has_closed_form(self, distribution: Distribution) -> bool:
-        """Always: the means of distributions are known."""
-        return True
+    def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor:
+        return (weight @ self.standardise(distribution.mean)).square()
 
-    def forward(self, distribution: Distribution, weight: Tensor, generator: Generator) -> Tensor:
-        return (weight @ self.standard(distribution.mean)).square()
-
-    def node_sums(
+    def sum_nodes(
         self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
     ) -> NodeSums:
         """To first order in the mean row."""
-        rows = self.standard(distribution.mean)
+        rows = self.standardise(distribution.mean)
         mean = weight.detach() @ rows.detach() / weight.detach().sum()
-        sums = NodeSums.of(2.0 * mean * (rows - mean), weight, None)
-        return NodeSums(self.forward(distribution, weight, generator), sums.square, sums.fourth)
+        sums = NodeSums.from_values(2.0 * mean * (rows - mean), weight, None)
+        return NodeSums(self.forward_moment(distribution, weight), sums.square, sums.fourth)
 
 
 @dataclass(frozen=True)
@@ -774,7 +858,7 @@ class CustomStatistic(VectorStatistic):
         """Its name, numbered if it has several values."""
         return [self.title] if self.size == 1 else [f"{self.title} {i}" for i in range(self.size)]
 
-    def values(self, rows: Tensor) -> Tensor:
+    def evaluate(self, rows: Tensor) -> Tensor:
         return self.function(rows.reshape(-1, rows.shape[-1])).reshape(*rows.shape[:-1], -1)
 
     def expect(self, distribution: Distribution) -> Tensor | None:
@@ -786,3 +870,38 @@ class CustomStatistic(VectorStatistic):
                 f"expectation of {self.title} must give a tensor (m,) or (m, p) for m distributions"
             )
         return found.reshape(len(distribution.mean), -1)
+
+
+def normal_moment(mean: Tensor, variance: Tensor, order: int) -> Tensor:
+    """E[y^order] of normal variables, by E[y^r] = mean E[y^(r-1)] + (r - 1) variance E[y^(r-2)]."""
+    previous, current = torch.ones_like(mean), mean
+    for r in range(2, order + 1):
+        previous, current = current, mean * current + (r - 1) * variance * previous
+    return current
+
+
+def count_moment(distribution: Distribution, origin: Tensor, order: int) -> Tensor | None:
+    r"""E[(x - origin)^order] of every column of independent counts, (m, d); None for other distributions.
+
+    Poisson moments about zero are Touchard's polynomials, :math:`T_{r+1} = \lambda \sum_k \binom{r}{k} T_k`.
+    """
+    if isinstance(distribution, BINARY):
+        return (1.0 - distribution.mean) * (-origin) ** order + distribution.mean * (1.0 - origin) ** order
+    if not isinstance(distribution, COUNTS):
+        return None
+    raw = [torch.ones_like(distribution.mean)]
+    for r in range(order):
+        raw.append(distribution.mean * torch.stack([math.comb(r, k) * raw[k] for k in range(r + 1)]).sum(0))
+    parts = [math.comb(order, r) * raw[r] * (-origin) ** (order - r) for r in range(order + 1)]
+    return torch.stack(parts).sum(0)
+
+
+def count_cdf(distribution: Distribution, places: Tensor, thresholds: Tensor) -> Tensor | None:
+    """P(x <= threshold) of these columns of independent counts, (m, p); None for other distributions."""
+    at, mean = thresholds.floor(), distribution.mean[:, places]
+    if isinstance(distribution, BINARY):
+        return torch.where(at < 0.0, 0.0, torch.where(at < 1.0, 1.0 - mean, 1.0))
+    if not isinstance(distribution, COUNTS):
+        return None
+    upper = torch.special.gammaincc((at + 1.0).clamp(min=1.0).expand_as(mean), mean)
+    return torch.where(at < 0.0, 0.0, upper)

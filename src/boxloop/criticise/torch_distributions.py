@@ -120,11 +120,6 @@ def repeat_batch(distribution: TorchDistribution, m: int) -> Distribution:
         raise TypeError(f"{type(distribution).__name__} has no expand(), which batches of it need") from error
 
 
-def has_moments(distribution: Distribution) -> bool:
-    """Whether mean and covariance have a closed form; else they come from draws, whose error counts."""
-    return not isinstance(distribution, TorchBatch) or distribution.has_moments
-
-
 def _mean(distribution: TorchDistribution) -> Tensor | None:
     """The mean, None where it has no closed form, or where ``mean`` is another quantity."""
     if isinstance(distribution, distributions.Independent):

@@ -1,5 +1,11 @@
 from .blas import lower_norms, lower_product, product, scatter, sparse_product, triangle as triangle
-from .covariance import LowRank as LowRank, relative_error as relative_error, wasserstein as wasserstein
+from .covariance import (
+    LowRank as LowRank,
+    average_covariance as average_covariance,
+    projected_variance as projected_variance,
+    relative_error as relative_error,
+    wasserstein as wasserstein,
+)
 from .device import pick_device as pick_device, without_gpu as without_gpu
 from .diagonalisation import (
     Diagonaliser as Diagonaliser,

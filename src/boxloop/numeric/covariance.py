@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from boxloop.tree import Tree
+from boxloop.types import Covariance
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,32 @@ class Shared(Tree):
     def diagonal(self) -> Tensor:
         """Variances, (m, d), in the memory of one."""
         return self.one.diagonal().expand(self.members, -1)
+
+
+def projected_variance(covariance: Covariance, directions: Tensor) -> Tensor:
+    """Variance of the projections on (p, d) directions under each of m distributions, (m, p)."""
+    if isinstance(covariance, Shared):
+        return projected_variance(covariance.one, directions).expand(covariance.members, -1)
+    if isinstance(covariance, Diagonal):
+        return covariance.variance @ directions.square().mT
+    if isinstance(covariance, LowRank):
+        along = torch.einsum("pd,mdk->mpk", directions, covariance.loadings)
+        return along.square().sum(-1) + covariance.noise @ directions.square().mT
+    return torch.einsum("pi,mij,pj->mp", directions, covariance.dense(), directions)
+
+
+def average_covariance(covariance: Covariance, weight: Tensor) -> Tensor:
+    """Weighted sum of m covariances as one matrix (d, d), never (m, d, d) unless they are stored so."""
+    if isinstance(covariance, Shared):
+        return average_covariance(covariance.one, weight.sum()[None])
+    if isinstance(covariance, Diagonal):
+        return torch.diag(weight @ covariance.variance)
+    if isinstance(covariance, LowRank):
+        m, d, k = covariance.loadings.shape
+        wide = (covariance.loadings * weight[:, None, None]).permute(1, 0, 2).reshape(d, m * k)
+        low = wide @ covariance.loadings.permute(1, 0, 2).reshape(d, m * k).mT
+        return low + torch.diag(weight @ covariance.noise)
+    return torch.einsum("m,mij->ij", weight, covariance.dense())
 
 
 def relative_error(estimate: Tensor, truth: Tensor) -> float:
