@@ -62,12 +62,7 @@ class AnyDistribution(Distribution, Protocol):
 
 @dataclass(frozen=True)
 class Pair:
-    """A prior and a function from latent values to distributions, as a model.
-
-    Args:
-        latent: distribution of z.
-        likelihood: z (m, k) -> m distributions.
-    """
+    """A prior and a function from latent values z (m, k) to m distributions, as a model."""
 
     latent: Distribution
     likelihood: Callable[[Tensor], Distribution]
@@ -82,44 +77,17 @@ class Pair:
 
 
 def flatten_images(X: Any) -> Any:
-    """Images (n, H, W) or (n, C, H, W), as an autoencoder takes them, as rows (n, d); all else as it is.
-
-    Example:
-        >>> import numpy as np
-        >>> flatten_images(np.zeros((5, 8, 8))).shape
-        (5, 64)
-    """
+    """Images (n, H, W) or (n, C, H, W), as an autoencoder takes them, as rows (n, d); all else as it is."""
     return X.reshape(len(X), -1) if isinstance(X, np.ndarray | Tensor) and X.ndim > 2 else X
 
 
 def unwrap_search(model: object) -> object:
-    """The best estimator of a fitted search; anything else as it is.
-
-    Example:
-        >>> from boxloop import GaussianMixture, ModelSearchCV
-        >>> search = ModelSearchCV(GaussianMixture(), {"n_components": [1]}, cv=2)
-        >>> unwrap_search(search.fit([[0.0], [1.0], [2.0], [3.0]]))
-        GaussianMixture(random_state=0)
-    """
+    """The best estimator of a fitted search; anything else as it is."""
     return model.best_estimator_ if isinstance(model, FittedSearch) else model
 
 
 def open_rows(model: object, X: Any, sample_weight: Any = None, device: torch.device | str = "cpu") -> Source:
-    """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so.
-
-    Args:
-        model: as the user gave it.
-        X: rows.
-        sample_weight: one non-negative weight per row.
-        device: of the model.
-
-    Example:
-        >>> from boxloop import BernoulliMixture
-        >>> fitted = BernoulliMixture(binarize=1.5).fit([[1.0], [2.0]])
-        >>> next(open_rows(fitted, [[3.0], [0.0]]).chunks())[0]
-        tensor([[1.],
-                [0.]], dtype=torch.float64)
-    """
+    """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so."""
     source = on_device(open_source(flatten_images(X), sample_weight), torch.device(device))
     model = unwrap_search(model)
     return model._prepare(source) if isinstance(model, PreparesRows) else source

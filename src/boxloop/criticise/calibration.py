@@ -228,15 +228,7 @@ def _normal_mixture_cdf(rows: Tensor, members: Distribution, weight: Tensor) -> 
 
 
 def to_numbers(value: Any, name: str) -> Array:
-    """Finite float64 numbers from an array, tensor, list or data frame.
-
-    Raises:
-        ValueError: not numbers, or one that is NaN or infinite.
-
-    Example:
-        >>> to_numbers([1, 2], "y")
-        array([1., 2.])
-    """
+    """Finite float64 numbers from an array, tensor, list or data frame; else a ValueError."""
     try:
         value = value.detach().cpu().double().numpy() if isinstance(value, Tensor) else value
         numbers = np.asarray(value, dtype=np.float64)
@@ -248,19 +240,7 @@ def to_numbers(value: Any, name: str) -> Array:
 
 
 def check_probability(probability: Any, y: Any) -> tuple[Array, NDArray[np.int64]]:
-    """Probabilities (n, C) and the numbers of the classes (n,).
-
-    Args:
-        probability: (n, C), or (n,) for the second of two classes.
-        y: numbers of classes from 0.
-
-    Raises:
-        ValueError: not probabilities, rows that do not sum to 1, labels that are no class, or other lengths.
-
-    Example:
-        >>> check_probability([0.25], [1])
-        (array([[0.75, 0.25]]), array([1]))
-    """
+    """Probabilities (n, C), also from (n,) of the second of two classes, and numbers of classes (n,), checked."""
     p = to_numbers(probability, "probability")
     p = np.stack([1.0 - p, p], axis=1) if p.ndim == 1 else p
     if p.ndim != 2 or p.shape[0] == 0 or p.shape[1] < 2:

@@ -46,10 +46,6 @@ class EnergyResult:
         p_value: of the hypothesis that both samples have the same distribution, or None without a test.
         distance: root of the energy distance between the two *samples*, which is never negative; this is what
             :func:`scipy.stats.energy_distance` returns.
-
-    Example:
-        >>> EnergyResult(0.2, 0.1, None, 0.5).distance
-        0.5
     """
 
     value: float | Tensor
@@ -66,10 +62,6 @@ class SlicedWasserstein:
         value: the distance between the two samples; a tensor where the rows were tensors.
         standard_error: of ``value``, over the random projections alone: the rows are taken as they are.
         order: that of the Wasserstein distance.
-
-    Example:
-        >>> SlicedWasserstein(0.5, 0.01, 2.0).value
-        0.5
     """
 
     value: float | Tensor
@@ -84,10 +76,6 @@ class FrechetResult:
     Args:
         value: the *square*, as in the Fréchet inception distance.
         standard_error: of ``value``, over the rows.
-
-    Example:
-        >>> FrechetResult(4.0, 0.1).value
-        4.0
     """
 
     value: float

@@ -196,11 +196,7 @@ def latent_nodes(prior: Distribution, size: int, generator: Generator, *, quasi:
 def standardise_by_model(
     model: LatentModel, names: tuple[str, ...], generator: Generator, nodes: int = 8192
 ) -> ModelStandardisation:
-    """Origin and scale from the model's first two moments; fixed numbers from here on.
-
-    Raises:
-        ValueError: another number of columns, or a model without finite second moments.
-    """
+    """Origin and scale from the model's first two moments; fixed numbers from here on."""
     finite = marginal_mixture(model)
     with torch.no_grad():
         if finite is None:

@@ -37,12 +37,10 @@ class GapSize:
 
 
 def measure_gap(statistic: Statistic, gap: Tensor, error: Tensor) -> GapSize:
-    """Both numbers, from distinct entries (..., p); an off-diagonal entry of a matrix counts twice in its norm.
-
-    Entries of infinite error are left out: nothing is known of them.
-    """
+    """Both numbers, from distinct entries (..., p); those of infinite error are left out."""
     gap = torch.where(torch.isinf(error), 0.0, gap)
     z = torch.where(error > 0, gap / error.clamp(min=1e-300), 0.0)
+    # An off-diagonal entry of a matrix counts twice in its norm.
     return GapSize(z.square().mean(-1), (gap.square() @ statistic.multiplicity().to(gap)).sqrt())
 
 

@@ -25,23 +25,7 @@ TIE = 1e-12
 
 
 def check_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
-    """Finite float64 rows (n, d) from an array, tensor or data frame; one dimension is taken as one column.
-
-    Args:
-        data: the rows. A tensor keeps its device and its gradient.
-        name: of the argument, for messages.
-        least: fewest rows allowed.
-
-    Returns:
-        (n, d).
-
-    Raises:
-        ValueError: not a table of numbers, too few rows, or a value that is NaN or infinite.
-
-    Example:
-        >>> check_rows([[1, 2], [3, 4]]).shape
-        torch.Size([2, 2])
-    """
+    """Finite float64 rows (n, d), on their device; one dimension is one column. Else a ValueError that names them."""
     rows = data if isinstance(data, Tensor) else torch.from_numpy(_numbers(data, name))
     if rows.is_complex() or rows.layout != torch.strided:
         raise ValueError(f"{name} must be a dense table of real numbers")
@@ -97,10 +81,7 @@ def as_float(value: float | Tensor) -> float:
 
 
 def square_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Squared Euclidean distance of every row of a to every row of b, (n, m), by one matrix product.
-
-    Rows should be centred: rounding grows with the squared distance from the origin.
-    """
+    """Squared Euclidean distances of all pairs, (n, m), by one matrix product; rows should be centred, for rounding."""
     lengths = a.square().sum(1)[:, None] + b.square().sum(1)
     return (lengths - 2.0 * product(a, b.mT)).clamp(min=0.0)
 
@@ -129,13 +110,9 @@ def interaction(mean_square: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def pair_error(first: Tensor, second: Tensor) -> float:
-    """Standard error of an average over pairs.
-
-    Args:
-        first: variance of its projection on single rows, from *estimated* row means, whose noise counts the
-            second-order variance twice.
-        second: the second-order variance, all there is when the first-order one vanishes.
-    """
+    """Standard error of an average over pairs, from its variances of the first and of the second order."""
+    # The first comes from estimated row means, whose noise counts the second-order variance twice; where the first
+    # vanishes the second is all there is.
     return float(torch.maximum(first - second, second).sqrt())
 
 
@@ -186,16 +163,7 @@ def from_sums(inside: Tensor, across: Tensor, total: Tensor, n: int, m: int) -> 
 def contrast(
     kernel: PairKernel, x: Tensor, y: Tensor, permutations: int = 0, random_state: RandomState = 0
 ) -> Contrast:
-    """Compare two samples by a kernel: every pair is evaluated once, whatever the number of permutations.
-
-    Args:
-        kernel: symmetric, of two tables of rows.
-        x: (n, d).
-        y: (m, d).
-        permutations: how many random regroupings of the pooled rows to evaluate besides the given one; their sums
-            are one matrix product with the kernel matrix, tile by tile.
-        random_state: seed of the permutations.
-    """
+    """Compare two samples by a symmetric kernel: every pair is evaluated once, whatever the number of permutations."""
     n, m = len(x), len(y)
     pooled = torch.cat([x, y])
     member = splits(n, m, permutations, random_state).to(pooled.device)

@@ -91,25 +91,15 @@ def has_parameter_error(model: LatentModel) -> bool:
 
 @dataclass(frozen=True)
 class ParameterError:
-    """The error of a model's moments that comes from its fitted parameters.
+    """The error of a model's moments that comes from its fitted parameters."""
 
-    Args:
-        model: in standard coordinates.
-        point: its free parameters, (q,).
-        response: change of each moment with the score of a row, (q, p).
-        origin: of standard coordinates, (d,).
-        scale: of standard coordinates, (d,).
-        rows: the training rows, or a random sample of them.
-        row_influence: influence of each of these on the moments, (n, p).
-    """
-
-    model: ParametricModel
-    point: Tensor
-    response: Tensor
-    origin: Tensor
-    scale: Tensor
-    rows: RowSample
-    row_influence: Tensor
+    model: ParametricModel  # in standard coordinates
+    point: Tensor  # its free parameters, (q,)
+    response: Tensor  # change of each moment with the score of a row, (q, p)
+    origin: Tensor  # of standard coordinates, (d,)
+    scale: Tensor  # (d,)
+    rows: RowSample  # the training rows, or a random sample of them
+    row_influence: Tensor  # of each of these on the moments, (n, p)
 
     def influence(self, rows: Tensor) -> Tensor:
         """Influence of rows (n, d) on the moments, (n, p): over training rows its mean is the error of the moments."""
@@ -147,12 +137,8 @@ def estimate_parameter_error(
 ) -> ParameterError:
     """The influence of every training row on a model's moments.
 
-    Args:
-        model: in the data's coordinates, at a maximum of the likelihood of these rows.
-        rows: the training rows, or a random sample of them.
-        moments: a model in the data's coordinates -> its forward moments, (p,).
-        origin: of standard coordinates, (d,); steps of differences are taken there.
-        scale: of standard coordinates, (d,).
+    The model is in the data's coordinates, at a maximum of the likelihood of these rows; ``moments`` takes such a model
+    to its forward moments (p,). Steps of differences are taken in standard coordinates.
     """
     standard, origin, scale, is_affine = _standardise_model(model, origin, scale)
     free = standard.free()
@@ -197,17 +183,7 @@ def _standardise_model(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, 
 
 
 def is_training_table(model: object, adapted: LatentModel, digest: str, train: str | None) -> bool:
-    """Whether a table is the one that the model was fitted to, by the digests of their rows.
-
-    Args:
-        model: as the user gave it; estimators of this library know the digest of their training rows.
-        adapted: the model in it.
-        digest: of the table.
-        train: of the training rows that were given, if any were.
-
-    Raises:
-        ValueError: the training rows given are not what the model was fitted to.
-    """
+    """Whether a table is the one that the model was fitted to, by the digests of its rows and of ``train``."""
     known, name = getattr(model, "training_digest_", None), type(model).__name__
     if train is not None and known is not None and train != known:
         raise ValueError(
@@ -233,16 +209,7 @@ def is_training_table(model: object, adapted: LatentModel, digest: str, train: s
 
 
 def check_column_names(model: object, names: Sequence[str], what: str) -> None:
-    """Refuse rows whose columns have other names than those of the fit, or another order.
-
-    Args:
-        model: an estimator that may know the names it was fitted to.
-        names: of the columns; those that a table without names is given are not checked.
-        what: the argument that holds the rows.
-
-    Raises:
-        ValueError: other names.
-    """
+    """Refuse rows whose columns have other names than those of the fit, or another order."""
     known = getattr(model, "feature_names_in_", None)
     unnamed = [f"x{j}" for j in range(len(names))]
     if known is None or len(known) != len(names) or list(names) in (unnamed, list(known)):
@@ -262,13 +229,6 @@ def warn_of_copies(
     """Warn where the means of the rows equal the model's, as they do for rows that were rounded after the fit.
 
     Columns of few values do not count: means of counts agree by chance.
-
-    Args:
-        statistics: test functions.
-        sums: over the rows.
-        forward: their moments under the model.
-        sample: the rows, or a random sample of them.
-        n_rows: how many there are.
     """
     for statistic, found, model in zip(statistics, sums, forward, strict=True):
         if not isinstance(statistic, FirstStatistic) or bool((model.error > 0).any()):
@@ -293,12 +253,7 @@ def warn_of_copies(
 def warn_of_other_rows(mean: Tensor, training: RowSample) -> None:
     """Warn where the means of training rows are not the model's, as they are at a maximum of their likelihood.
 
-    For a fit without a digest this is all that is known of its rows. A random sample has other means, and so have rows
-    with missing values: these are not tested.
-
-    Args:
-        mean: of the model, (d,).
-        training: the training rows.
+    A random sample has other means, and so have rows with missing values: these are not tested.
     """
     weight, total = training.weight[:, None], training.weight.sum()
     if training.probability < 1.0 or bool(torch.isnan(training.rows).any()):

@@ -139,22 +139,14 @@ def _mean_covariance(distribution: Distribution) -> Tensor:
 
 
 def fused_gap(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
-    r"""Both terms of the penalty and their gradient, in as few products as there are.
+    r"""Both terms of the penalty and their gradient, of rows X (n, d) and m distributions of equal weight.
 
-    .. math:: f = \|u\|_2 + \sqrt{\|G\|_F}, \qquad u = \bar x - \bar\mu, \qquad
-       G = \frac{X^\top X}{n} - \frac{M^\top M}{m} - S,
-
-    .. math:: \frac{\partial f}{\partial M} = -\frac1m \left( \frac{\mathbf 1 u^\top}{\|u\|}
-       + \frac{M G}{\|G\|_F^{3/2}} \right)
+    .. math:: f = \|u\|_2 + \sqrt{\|G\|_F}, \quad u = \bar x - \bar\mu, \quad G = X^\top X / n - M^\top M / m - S, \quad
+       \partial f / \partial M = -\left( \mathbf 1 u^\top / \|u\| + M G / \|G\|_F^{3/2} \right) / m
 
     Two half products forward, one product backward: autograd over the parts would start three times as many kernels,
     which on a GPU is all their time. Nothing here waits for the device, so a trainer's step that contains it can be
     captured in a CUDA graph.
-
-    Args:
-        rows: X, (n, d).
-        mean: M, (m, d), of equal weight.
-        covariance: S, symmetric (d, d), or its diagonal (d,).
     """
     function: Any = _Fused
     return cast(Tensor, function.apply(rows, mean, covariance))

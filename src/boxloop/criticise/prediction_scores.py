@@ -73,16 +73,7 @@ class Difference:
 
 
 def paired_difference(one: Array, other: Array) -> Difference:
-    """The mean of one score minus another on the same rows; columns of a row are summed first.
-
-    Raises:
-        ValueError: they are not of the same rows.
-
-    Example:
-        >>> import numpy as np
-        >>> paired_difference(np.array([1.0, 2.0]), np.array([0.0, 3.0])).value
-        0.0
-    """
+    """The mean of one score minus another on the same rows; columns of a row are summed first."""
     if one.shape != other.shape:
         raise ValueError(f"scores must be of the same rows, got shapes {one.shape} and {other.shape}")
     apart = one - other
@@ -336,36 +327,19 @@ def _check_like_targets(value: Any, name: str, y: Array, lead: int = 0) -> Array
 
 
 def crps_normal(y: Array, mean: Array, std: Array) -> Array:
-    r"""The continuous ranked probability score of normal distributions.
+    r"""The continuous ranked probability score of normal distributions; Gneiting et al. (2005), eq. 5.
 
     .. math:: \sigma \left[ z (2 \Phi(z) - 1) + 2 \phi(z) - \pi^{-1/2} \right], \qquad z = (y - \mu) / \sigma
-
-    Gneiting et al. (2005), eq. 5.
-
-    Example:
-        >>> import numpy as np
-        >>> crps_normal(np.zeros(1), np.zeros(1), np.ones(1)).round(6).tolist()
-        [0.233695]
     """
     return _mean_absolute(y - mean, std) - std / math.sqrt(math.pi)
 
 
 def crps_draws(y: Array, draws: Array) -> Array:
-    r"""The continuous ranked probability score from draws of a distribution, without bias.
+    r"""The same score of y (n, q) from draws (m, n, q), m > 1, without bias: the fair score of Ferro (2014).
 
     .. math:: \frac1m \sum_i |x_i - y| - \frac{1}{2 m (m - 1)} \sum_{ij} |x_i - x_j|
 
-    The fair score of Ferro (2014): its mean over draws is the score of their distribution, where dividing by
-    :math:`m^2` would penalise few draws.
-
-    Args:
-        y: (n, q).
-        draws: (m, n, q), at least two.
-
-    Example:
-        >>> import numpy as np
-        >>> crps_draws(np.array([[0.0]]), np.array([[[1.0]], [[3.0]]])).tolist()
-        [[1.0]]
+    Its mean over draws is the score of their distribution; dividing by :math:`m^2` would penalise few draws.
     """
     m = len(draws)
     rank = np.arange(1 - m, m, 2, dtype=np.float64)
@@ -374,24 +348,12 @@ def crps_draws(y: Array, draws: Array) -> Array:
 
 
 def crps_mixture(y: Array, draws: Array, std: Array, weight: Array) -> Array:
-    r"""The continuous ranked probability score of mixtures of normal distributions, one standard deviation per row.
+    r"""The same score of mixtures of normal distributions with means (m, n, q), std (n, q); Grimit et al. (2006).
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sqrt2 \sigma), \qquad
         A(d, s) = d (2 \Phi(d/s) - 1) + 2 s \phi(d/s)
 
-    Grimit et al. (2006). It takes :math:`m^2` operations per row.
-
-    Args:
-        y: (n, q).
-        draws: the means, (m, n, q).
-        std: (n, q).
-        weight: of the means, (m,), with sum 1.
-
-    Example:
-        >>> import numpy as np
-        >>> one = crps_mixture(np.zeros((1, 1)), np.zeros((2, 1, 1)), np.ones((1, 1)), np.array([0.9, 0.1]))
-        >>> one.round(6).tolist()
-        [[0.233695]]
+    It takes :math:`m^2` operations per row; weights have sum 1.
     """
     to_value = np.tensordot(weight, _mean_absolute(y - draws, std), 1)
     m, wide = len(draws), math.sqrt(2.0) * std

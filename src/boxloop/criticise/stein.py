@@ -48,10 +48,6 @@ class SteinResult:
         standard_error: of ``value``.
         p_value: of the hypothesis that the rows come from the model, or None without a bootstrap.
         bandwidth: the kernel's.
-
-    Example:
-        >>> SteinResult(0.02, 0.01, None, 1.0).value
-        0.02
     """
 
     value: float | Tensor

@@ -69,19 +69,12 @@ INNER_DRAWS = 1 << 16
 
 @dataclass(frozen=True)
 class MomentSums(Tree):
-    """Weighted sums over rows of a test function g; missing values are left out entry by entry.
+    """Weighted sums over rows of a test function g; missing values are left out entry by entry."""
 
-    Args:
-        count: weight of the rows in which each entry is present.
-        first: sum of g.
-        square: sum of g squared.
-        squared_weight: sum of squared weights of the rows in which each entry is present.
-    """
-
-    count: Tensor
-    first: Tensor
-    square: Tensor
-    squared_weight: Tensor
+    count: Tensor  # weight of the rows in which each entry is present
+    first: Tensor  # sum of g
+    square: Tensor  # sum of g squared
+    squared_weight: Tensor  # sum of squared weights of these rows
 
     @property
     def mean(self) -> Tensor:
@@ -103,12 +96,7 @@ class MomentSums(Tree):
 
 
 def sum_values(values: Tensor, weight: Tensor) -> MomentSums:
-    """The sums of values (n, p), NaN where missing.
-
-    Args:
-        values: (n, p), or B sets of rows (B, n, p).
-        weight: (n,), or B sets of weights (B, n).
-    """
+    """The sums of values (n, p), NaN where missing, with weights (n,); or of B sets of rows or of weights."""
     weight = weight[..., : values.shape[-2]]
 
     def add(part: Tensor, by: Tensor) -> Tensor:
@@ -127,17 +115,11 @@ def sum_values(values: Tensor, weight: Tensor) -> MomentSums:
 
 @dataclass(frozen=True)
 class NodeSums(Tree):
-    r"""Weighted sums over nodes of :math:`v_j = E[g(x) \mid z_j]`: its mean, and how much single nodes contribute.
+    r"""Sums over nodes of their weighted :math:`v_j = E[g(x) \mid z_j]`, and how much single nodes contribute."""
 
-    Args:
-        value: :math:`\sum_j w_j v_j`.
-        square: :math:`\sum_j w_j^2 (v_j - a)^2` about a point a near the mean.
-        fourth: :math:`\sum_j w_j^4 (v_j - a)^4`.
-    """
-
-    value: Tensor
-    square: Tensor
-    fourth: Tensor
+    value: Tensor  # sum of w_j v_j
+    square: Tensor  # of w_j^2 (v_j - a)^2 about a point a near the mean
+    fourth: Tensor  # of w_j^4 (v_j - a)^4
 
     @staticmethod
     def from_values(values: Tensor, weight: Tensor, about: Tensor | None) -> NodeSums:
@@ -150,19 +132,12 @@ class NodeSums(Tree):
 
 @dataclass(frozen=True)
 class ModelStandardisation:
-    """Origin and scale of each column under the model: fixed numbers, the same for data and model.
-
-    Args:
-        names: of the columns.
-        origin: (d,), near the mean of the rows.
-        scale: (d,), positive, about their standard deviation.
-        generator: for directions and frequencies.
-    """
+    """Origin and scale of each column under the model: fixed numbers, the same for data and model."""
 
     names: tuple[str, ...]
-    origin: Tensor
-    scale: Tensor
-    generator: Generator
+    origin: Tensor  # (d,), near the mean of the rows
+    scale: Tensor  # (d,), positive, about their standard deviation
+    generator: Generator  # for directions and frequencies
 
 
 @runtime_checkable
@@ -351,13 +326,10 @@ class Second:
 
 @dataclass(frozen=True)
 class SecondStatistic:
-    r"""All products of two columns, as matrix products.
+    """All products of two columns, as matrix products, with values about the origin, :math:`y = x - o`.
 
-    Values are taken about the origin, :math:`y = x - o`, as products there or, where they are meant about zero, as
-
-    .. math:: x_i x_j - o_i o_j = y_i y_j + o_i y_j + y_i o_j,
-
-    which keeps the digits of gaps and of their errors where the origin is far from zero.
+    Those about zero are :math:`x_i x_j - o_i o_j = y_i y_j + o_i y_j + y_i o_j`, which keeps the digits of gaps and of
+    their errors where the origin is far from zero.
     """
 
     name: ClassVar[str] = "second"

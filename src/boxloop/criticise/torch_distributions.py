@@ -22,9 +22,7 @@ from boxloop.types import Distribution
 class TorchBatch:
     """A batch of m distributions over d columns from ``torch.distributions``.
 
-    Args:
-        distribution: batch shape (m,) or () and an event of d columns; or, of scalars, batch shape (m, d) of
-            independent columns, or (d,) for one distribution.
+    Its batch shape is (m,) or () with an event of d columns; or, of scalars, (m, d), or (d,) for one distribution.
     """
 
     distribution: TorchDistribution
@@ -60,11 +58,7 @@ class TorchBatch:
         )
 
     def covariance(self) -> forms.Dense | forms.Diagonal | forms.LowRank:
-        """In the cheapest form that is exact.
-
-        Raises:
-            ValueError: it has no closed form.
-        """
+        """In the cheapest form that is exact; a ValueError where it has no closed form."""
         found = _covariance(self.distribution, self.columns)
         if found is None:
             raise ValueError(

@@ -226,15 +226,7 @@ def compare(
 
 
 def name_models(models: Any) -> dict[str, Any]:
-    """Models by name: as given, or by class, numbered from 1 where a class occurs more than once.
-
-    Example:
-        >>> from sklearn.mixture import GaussianMixture
-        >>> list(name_models([GaussianMixture(1), GaussianMixture(2)]))
-        ['GaussianMixture 1', 'GaussianMixture 2']
-        >>> list(name_models(GaussianMixture(1)))
-        ['GaussianMixture']
-    """
+    """Models by name: as given, or by class, numbered from 1 where a class occurs more than once."""
     if isinstance(models, Mapping):
         named = dict(models)
     elif isinstance(models, list | tuple):

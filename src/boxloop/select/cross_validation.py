@@ -38,17 +38,13 @@ Criterion = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class Fold:
-    """Training rows and test rows of one fold; None for all rows.
-
-    Args:
-        train: to fit to.
-        test: to score.
-        share: by how much each test row counts, where rows are in several test sets, (m,).
-    """
+    """Training rows and test rows of one fold; None for all rows."""
 
     train: RowIndices | None = None
     test: RowIndices | None = None
-    share: NDArray[np.float64] | None = None
+    share: NDArray[np.float64] | None = (
+        None  # by how much each test row counts, where rows are in several, (m,)
+    )
 
     @classmethod
     def shuffled(cls, n: int, count: int, seed: int) -> list[Fold]:
@@ -70,19 +66,11 @@ class Fold:
 
 @dataclass(frozen=True, eq=False)
 class FoldFit:
-    """The result of fitting one candidate to one fold.
+    """The result of fitting one candidate to one fold."""
 
-    Args:
-        density: log-densities of the test rows, by groups of rows; None where the fit failed.
-        score: value of the criterion, where one was given; else NaN.
-        n_parameters: of the fitted estimator, for a fit to all rows; else NaN.
-        warnings: messages of the fit.
-        failure: why the fit failed; empty where it did not.
-    """
-
-    density: GroupedSums | None
-    score: float = float("nan")
-    n_parameters: float = float("nan")
+    density: GroupedSums | None  # log-densities of the test rows, by groups of rows; None where it failed
+    score: float = float("nan")  # value of the criterion, where one was given
+    n_parameters: float = float("nan")  # of the fitted estimator, for a fit to all rows
     warnings: tuple[str, ...] = ()
     failure: str = ""
 
@@ -103,21 +91,7 @@ def cross_validate(
     weight: Array | None = None,
     observers: Sequence[Observer[FoldFits]] = (),
 ) -> FoldFits:
-    """Fit every candidate to every fold, and score it.
-
-    Args:
-        candidates: estimators that are not fitted; they stay so.
-        X: all rows.
-        folds: of these rows.
-        criterion: passed to :func:`fit_and_score`.
-        n_jobs: processes, as joblib understands it.
-        checkpoint: where finished fits are written to and looked for first.
-        weight: of all rows, for rows in memory.
-        observers: called after every fit.
-
-    Raises:
-        KeyboardInterrupt: on Ctrl-C; the fits finished until then are in the checkpoint.
-    """
+    """Fit every candidate to every fold, and score it; on Ctrl-C the fits that have finished are in the checkpoint."""
     done: FoldFits = {}
     keys: dict[FitPlace, dict[str, Any]] = {}
     places = [(i, f) for i in range(len(candidates)) for f in range(len(folds))]
@@ -155,22 +129,7 @@ def _fit_place(
 def fit_and_score(
     estimator: Any, X: Any, fold: Fold, criterion: Criterion | None, weight: Array | None = None
 ) -> FoldFit:
-    """Fit an estimator to the training rows of a fold and score the test rows.
-
-    Args:
-        estimator: a fresh one; it is fitted in place.
-        X: all rows.
-        fold: training and test rows.
-        criterion: ``criterion(estimator, X)``, or None.
-        weight: of all rows, for rows in memory.
-
-    Returns:
-        The result, with ``failure`` set where the fit raised an error.
-
-    Raises:
-        KeyboardInterrupt: also where the fit itself caught it and stopped early.
-        ClusterError: the cluster that holds the rows was lost.
-    """
+    """Fit an estimator in place to the training rows of a fold and score the test rows; errors become a ``failure``."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
@@ -213,12 +172,7 @@ NOT_FITTED = {"verbose", "n_jobs", "checkpoint", "warm_start"}
 
 
 class Checkpoint:
-    """Finished fits of a search in a folder.
-
-    Args:
-        folder: created where it does not exist.
-        data: digest of the data.
-    """
+    """Finished fits of a search in a folder, which is created where there is none; ``data`` is a digest of the data."""
 
     def __init__(self, folder: str | os.PathLike[str], data: str) -> None:
         self.folder = Path(folder)
@@ -287,12 +241,7 @@ class Checkpoint:
 
 
 def to_json(value: Any) -> Any:
-    """A parameter as JSON that is the same in another process.
-
-    Example:
-        >>> to_json((1, None, "full")), to_json(len), to_json(float("nan"))
-        ([1, None, 'full'], 'builtins.len', 'nan')
-    """
+    """A parameter as JSON that is the same in another process."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, float):

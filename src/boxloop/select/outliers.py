@@ -57,19 +57,12 @@ def _is_calibrated(detector: Any) -> bool:
 
 @dataclass(frozen=True)
 class DetectorState(Tree):
-    """What the file of a detector holds beside the estimator inside.
+    """What the file of a detector holds beside the estimator inside."""
 
-    Args:
-        offset: threshold of the log-density, which may be -inf, ().
-        calibration_scores: increasing, (n,); None of a detector by share.
-        reference: rows that give the medians of ``reasons``, which may miss values, (m, d).
-        named: whether the estimator inside knows the names of the columns.
-    """
-
-    offset: Tensor
-    calibration_scores: Tensor | None
-    reference: Tensor
-    named: bool
+    offset: Tensor  # threshold of the log-density, which may be -inf, ()
+    calibration_scores: Tensor | None  # increasing, (n,); None of a detector by share
+    reference: Tensor  # rows that give the medians of ``reasons``, which may miss values, (m, d)
+    named: bool  # whether the estimator inside knows the names of the columns
 
 
 def _check_state(state: DetectorState, axes: dict[str, Any]) -> str | None:
@@ -363,16 +356,7 @@ def _dense(rows: Any) -> Array:
 
 
 def conformal_p_values(calibration: Array, scores: Array) -> Array:
-    r"""P-values of rows by their scores, :math:`(1 + \#\{i: s_i \le s\}) / (n + 1)`; equal but for rounding is equal.
-
-    Args:
-        calibration: scores of the calibration rows, increasing, (n,).
-        scores: (m,).
-
-    Example:
-        >>> conformal_p_values(np.array([-3.0, -2.0, -1.0]), np.array([-5.0, -2.0 - 1e-14]))
-        array([0.25, 0.75])
-    """
+    r"""P-values by increasing calibration scores, :math:`(1 + \#\{i: s_i \le s\}) / (n + 1)`."""
     highest = scores + ROUNDING * np.clip(np.abs(scores), 1.0, np.finfo(float).max)
     return np.asarray((1.0 + np.searchsorted(calibration, highest, side="right")) / (len(calibration) + 1.0))
 

@@ -33,12 +33,7 @@ RowIndices = NDArray[np.intp] | RowSelection
 def open_table(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
     """X as a table whose rows can be selected; its columns are recorded on ``owner``, or checked against the record.
 
-    Args:
-        owner: the meta-estimator.
-        estimator: the one inside, whose tags say what rows it takes.
-        X: an array, list, frame or sparse matrix. A frame stays one, so that names reach the estimator inside; a path,
-            a source or a Dask collection is opened as a source.
-        reset: whether this is ``fit``.
+    A frame stays one, so that names reach the estimator inside; a path or a Dask collection is opened as a source.
     """
     if is_read_in_place(X):
         source = open_source(X)

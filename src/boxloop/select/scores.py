@@ -40,10 +40,7 @@ class SelectionWarning(UserWarning):
 
 
 def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None) -> Array:
-    """Log-density of each row under a fitted estimator, (n,); -inf where it is zero, never NaN or +inf.
-
-    Messages name a row by its number in ``places``, where that is given.
-    """
+    """Log-density of each row, (n,): -inf where it is zero, never NaN or +inf. Messages number rows by ``places``."""
     name = type(estimator).__name__
     score_samples = getattr(estimator, "score_samples", None)
     if score_samples is None:
@@ -66,14 +63,7 @@ def log_densities(estimator: Any, X: Any, places: NDArray[np.intp] | None = None
 
 
 def conditional_log_densities(density: Callable[[Array], Array], rows: Array) -> Array:
-    r"""Log-density of each value given the others of its row, (n, d); NaN where it is missing.
-
-    .. math:: \log p(x_j \mid x_{-j}) = \log p(x) - \log p(x_{-j})
-
-    Args:
-        density: log-density of rows, which may have missing values (NaN).
-        rows: (n, d).
-    """
+    r"""Log-density of each value given the rest of its row, :math:`\log p(x) - \log p(x_{-j})`; NaN where missing."""
     joint = density(rows)
     conditional = np.empty(rows.shape)
     for j in range(rows.shape[1]):
@@ -86,24 +76,11 @@ def conditional_log_densities(density: Callable[[Array], Array], rows: Array) ->
 
 @dataclass(frozen=True)
 class GroupedSums(Tree):
-    r"""Values of rows, summed by group, of g groups.
+    """Values v_i of rows with weights w_i, summed by group, of g groups."""
 
-    With weights :math:`w_i` of the rows in a group, :math:`\sum w_i`, :math:`\sum w_i^2` and :math:`\sum w_i v_i`.
-
-    Args:
-        weight: (g,).
-        square: (g,).
-        total: (g,); infinite where a value is.
-
-    Example:
-        >>> sums = GroupedSums.of(np.array([1.0, 3.0]), np.arange(2), 2)
-        >>> sums.mean, sums.mean_error()[1]
-        (2.0, 1.0)
-    """
-
-    weight: Tensor
-    square: Tensor
-    total: Tensor
+    weight: Tensor  # sum of w_i in each group, (g,)
+    square: Tensor  # of w_i squared
+    total: Tensor  # of w_i v_i; infinite where a value is
 
     @classmethod
     def of(
@@ -114,15 +91,7 @@ class GroupedSums(Tree):
         weight: Array | None = None,
         share: Array | None = None,
     ) -> Self:
-        """Sums of a subset of the rows of a table.
-
-        Args:
-            values: one number per row, (m,).
-            places: row numbers, counted from 0, (m,).
-            n_rows: of the whole table: it sets the number of groups, and which rows share one.
-            weight: of the rows; whole numbers count as repetitions.
-            share: by how much each value counts, where a row has several: they should add up to 1.
-        """
+        """Sums of rows ``places`` of a table of ``n_rows``; of a row with several values each counts by its share."""
         group, size = places, min(n_rows, MAX_GROUPS)
         if n_rows > MAX_GROUPS:
             group = (scrambled(group.astype(np.uint64), GROUP_KEY) % np.uint64(MAX_GROUPS)).astype(np.int64)
@@ -195,19 +164,9 @@ def sum_log_densities(
     share: NDArray[np.float64] | None = None,
     weight: Array | None = None,
 ) -> tuple[GroupedSums, ...]:
-    """Log-densities of the same rows under estimators, summed by groups of rows.
+    """Log-densities of the same rows, all or those of ``test``, under fitted estimators, summed by groups of rows.
 
-    Args:
-        estimators: fitted.
-        X: all rows, in memory or as a source; those of a source stay where they are, are read in one pass for all
-            estimators, and count by its weights.
-        test: the rows to score; all when omitted.
-        share: by how much each of them counts; see :meth:`GroupedSums.of`.
-        weight: of the rows to score, for rows in memory.
-
-    Raises:
-        ValueError: log-densities that are NaN or +inf, or not one for each row.
-        TypeError: an estimator without ``score_samples``.
+    Those of a source stay where they are, are read in one pass for all estimators, and count by its weights.
     """
     if not isinstance(X, AnySource):
         rows = X if test is None else take_rows(X, test)
@@ -243,17 +202,7 @@ def sum_log_densities(
 
 
 def count_parameters(estimator: Any, X: Any) -> float:
-    r"""Number of free parameters of a fitted estimator, NaN where it is unknown.
-
-    .. math:: p = (\mathrm{AIC} + 2 \log L) / 2
-
-    Args:
-        estimator: one with ``n_parameters`` (a number or a method), else with ``aic``, else with ``bic``.
-        X: rows; of a source the first tile is enough.
-
-    Returns:
-        The count, as a float.
-    """
+    r"""Free parameters, by ``n_parameters`` or :math:`p = (\mathrm{AIC} + 2 \log L) / 2`; NaN where it is unknown."""
     count = getattr(estimator, "n_parameters", None)
     if count is not None:
         return float(count() if callable(count) else count)
@@ -277,22 +226,8 @@ def count_parameters(estimator: Any, X: Any) -> float:
 
 
 def aic_bic(total: float, n: float, count: float) -> tuple[float, float]:
-    r"""Akaike's and the Bayesian information criterion; lower is better.
+    r"""AIC and BIC of the log-likelihood of n rows; lower is better. Beaulac (2023), eq. 20, with all parameters.
 
     .. math:: \mathrm{AIC} = 2 p - 2 \log L, \qquad \mathrm{BIC} = p \log n - 2 \log L
-
-    Beaulac (2023), eq. 20, with the full number of parameters.
-
-    Args:
-        total: log-likelihood of all rows, log L.
-        n: number or weight of the rows.
-        count: number of parameters p.
-
-    Returns:
-        AIC and BIC; NaN where the count is.
-
-    Example:
-        >>> aic_bic(-3.0, 2.0, 3.0)[0]
-        12.0
     """
     return 2.0 * count - 2.0 * total, count * float(np.log(n)) - 2.0 * total

@@ -44,15 +44,9 @@ MAX_LINES = 40
 
 @dataclass(frozen=True)
 class SearchState(Tree):
-    """What the file of a search holds beside the best estimator.
+    """What the file of a search holds beside the best estimator."""
 
-    Args:
-        results: ``cv_results_`` as JSON.
-        best_index: place of the best candidate.
-        n_splits: number of folds.
-    """
-
-    results: str
+    results: str  # ``cv_results_`` as JSON
     best_index: int
     n_splits: int
 
@@ -396,19 +390,12 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
 
 @dataclass(frozen=True, eq=False)
 class CandidateScores:
-    """One candidate over all folds.
+    """One candidate over all folds."""
 
-    Args:
-        held_out: log-densities of rows under fits without them, averaged where a row was held out more than once.
-        scores: the criterion on each fold, where it is a function.
-        all_rows: log-densities of all rows under the fit to all rows.
-        n_parameters: of that fit.
-    """
-
-    held_out: GroupedSums
-    scores: GroupedSums
-    all_rows: GroupedSums
-    n_parameters: float
+    held_out: GroupedSums  # log-densities under fits without the rows, averaged over repetitions
+    scores: GroupedSums  # the criterion on each fold, where it is a function
+    all_rows: GroupedSums  # log-densities of all rows under the fit to all rows
+    n_parameters: float  # of that fit
 
     @classmethod
     def of(cls, fits: Sequence[FoldFit]) -> CandidateScores | None:
@@ -437,16 +424,7 @@ class CandidateScores:
 def summarise_fits(
     grid: Sequence[Mapping[str, Any]], fits: Sequence[Sequence[FoldFit]], criterion: str | Criterion
 ) -> dict[str, Any]:
-    """All criteria of all candidates, as :attr:`ModelSearchCV.cv_results_`; NaN for a candidate that failed.
-
-    Args:
-        grid: parameters of each candidate.
-        fits: of each candidate, first that to all rows, then one for each fold.
-        criterion: the one that decides.
-
-    Raises:
-        ValueError: every candidate failed, or none has a finite score.
-    """
+    """All criteria of all candidates, as :attr:`ModelSearchCV.cv_results_`; NaN for a candidate that failed."""
     candidates = [CandidateScores.of(line) for line in fits]
     failure = [next((fit.failure for fit in line if fit.failure), "") for line in fits]
     if all(failure):
@@ -535,13 +513,7 @@ def label(params: Mapping[str, Any]) -> str:
 
 
 def varying_number(params: Sequence[Mapping[str, Any]]) -> str | None:
-    """The one parameter that takes several numbers and no other values; None where there is none, or several.
-
-    Example:
-        >>> varying_number([{"k": 1, "shape": "full"}, {"k": 2, "shape": "full"}])
-        'k'
-        >>> varying_number([{"k": 1, "tol": 0.1}, {"k": 2, "tol": 0.2}])
-    """
+    """The one parameter that takes several numbers and no other values; None where there is none, or several."""
     names = [
         name
         for name in params[0]
@@ -552,12 +524,7 @@ def varying_number(params: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def distinguish(params: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
-    """A short name for every candidate, of the values that vary; and the parameters that these are values of.
-
-    Example:
-        >>> distinguish([{"k": 1, "shape": "full"}, {"k": 2, "shape": "full"}])
-        (['1', '2'], 'k')
-    """
+    """A short name for every candidate, of the values that vary; and the parameters that these are values of."""
     every = list(dict.fromkeys(name for one in params for name in one))
     varying = [name for name in every if len({repr(one.get(name)) for one in params}) > 1]
     names = [", ".join(str(one.get(name, "-")) for name in varying) or label(one) for one in params]
@@ -565,12 +532,7 @@ def distinguish(params: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
 
 
 def group_by_others(params: Sequence[Mapping[str, Any]], number: str) -> dict[str, list[int]]:
-    """Indices of the candidates that agree in all other parameters, by increasing number.
-
-    Example:
-        >>> group_by_others([{"k": 2, "shape": "full"}, {"k": 1, "shape": "full"}, {"k": 1, "shape": "diag"}], "k")
-        {'shape=full': [1, 0], 'shape=diag': [2]}
-    """
+    """Indices of the candidates that agree in all other parameters, by increasing number."""
     lines: dict[str, list[int]] = {}
     for j, one in enumerate(params):
         lines.setdefault(label({name: v for name, v in one.items() if name != number}), []).append(j)
