@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from boxloop.criticise import MomentPenalty, Pair, fused_gap
+from boxloop.criticise import MomentPenalty, PriorAndEmission, fused_gap
 from boxloop.distributions import DiagonalGaussian
 from boxloop.numeric import column_means, generator
 from common import gemm_rate, interleave, report
@@ -49,7 +49,7 @@ def product(rows: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> t
 
 def ours(rows: torch.Tensor, mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
     zero = torch.zeros(1, 1, dtype=rows.dtype, device=rows.device)
-    model = Pair(DiagonalGaussian(zero, zero + 1), lambda z: DiagonalGaussian(mean, variance))
+    model = PriorAndEmission(DiagonalGaussian(zero, zero + 1), lambda z: DiagonalGaussian(mean, variance))
     return MomentPenalty(1.0, nodes=8, method="monte_carlo").gap(model, rows, generator(0, rows.device))
 
 
@@ -172,16 +172,16 @@ def decoder(d: int, latent: int = 8) -> tuple[list[torch.Tensor], callable]:
 
 def equal_error(d: int, m: int, n: int, evaluations: int, repeats: int = 8) -> dict:
     """500 penalties with gradients at the Monte Carlo error of m plain draws, by fewer scrambled Sobol nodes."""
-    from boxloop.criticise import latent_nodes, second_moment
+    from boxloop.criticise import draw_latent_nodes, second_moment
 
     weights, emission = decoder(d)
     zero = torch.zeros(1, 8)
     prior = DiagonalGaussian(zero, zero + 1)
-    model = Pair(prior, emission)
+    model = PriorAndEmission(prior, emission)
 
     @torch.no_grad()
     def moment(size: int, seed: int, quasi: bool) -> torch.Tensor:
-        blocks = latent_nodes(prior, size, generator(seed), quasi=quasi)
+        blocks = draw_latent_nodes(prior, size, generator(seed), quasi=quasi)
         return sum(second_moment(emission(z.float())) * (len(z) / size) for z in blocks)
 
     reference = sum(moment(1 << 15, 100 + i, True).double() for i in range(4)) / 4

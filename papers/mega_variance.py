@@ -13,8 +13,8 @@ from torch.quasirandom import SobolEngine
 
 from boxloop.criticise import (
     Second,
+    draw_latent_nodes,
     forward_moments,
-    latent_nodes,
     marginal_mixture,
     second_moment,
     standardise_by_model,
@@ -66,7 +66,7 @@ def _moments(emission: Distribution, weight: Tensor) -> tuple[Tensor, Tensor]:
 def draw_quasi_nodes(prior: Distribution, m: int, stream: Generator) -> Tensor:
     """Scrambled Sobol nodes; for a categorical prior they pass through the inverse of its distribution function."""
     if not isinstance(prior, Categorical):
-        return torch.cat(list(latent_nodes(prior, m, stream, quasi=True)))
+        return torch.cat(list(draw_latent_nodes(prior, m, stream, quasi=True)))
     inside = SobolEngine(1, scramble=True, seed=seed(stream)).draw(m, dtype=torch.float64)[:, 0]
     edges = prior.log_weight[0].exp().cumsum(0)
     place = torch.searchsorted(edges, inside).clamp(max=len(edges) - 1)
@@ -80,7 +80,7 @@ def measure_distances(model: LatentModel, m: int, stream: Generator) -> dict[str
     """
     prior, true = model.prior(), true_moments(model)
     weight = torch.full((m,), 1.0 / m, dtype=torch.float64)
-    emission = model.emission(torch.cat(list(latent_nodes(prior, m, stream, quasi=False))))
+    emission = model.emission(torch.cat(list(draw_latent_nodes(prior, m, stream, quasi=False))))
     rows = emission.draw(1, stream)[:, 0]
     results = {
         SAMPLE: (rows.mean(0), gram(rows) / m),
@@ -96,7 +96,7 @@ def measure_exact_error(model: LatentModel, stream: Generator) -> float:
     """Distance of the library's exact second moment from a sum over components written out."""
     columns = tuple(f"x{i}" for i in range(true_moments(model)[0].shape[0]))
     function = Second(about="zero").prepare(standardise_by_model(model, columns, stream, 8))
-    exact = function.in_data_units(forward_moments(model, [function], stream, "exact")[0].value)
+    exact = function.to_data_units(forward_moments(model, [function], stream, "exact")[0].value)
     finite = marginal_mixture(model)
     assert finite is not None
     emission, weight = finite

@@ -186,7 +186,7 @@ def test_pairs_of_distributions(prior, emission):
     first, second = forward_moments(model, statistics, generator(1))
     assert bool(((first.value + frame.origin).abs() <= 12 * first.error + 1e-9).all())
     wanted = LOADINGS.mT @ LOADINGS + 0.25 * torch.eye(3).double()
-    products = statistics[1].in_data_units(second.value)
+    products = statistics[1].to_data_units(second.value)
     assert bool(((products - wanted).abs() <= 12 * second.error + 1e-9).all())
 
 

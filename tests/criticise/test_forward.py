@@ -17,8 +17,8 @@ from boxloop.criticise import (
     as_model,
     count_cdf,
     count_moment,
+    draw_latent_nodes,
     forward_moments,
-    latent_nodes,
     mega,
     standardise_by_model,
 )
@@ -108,7 +108,7 @@ def test_gradients_reach_the_parameters(method):
 
 def test_sobol_nodes_follow_the_prior():
     prior = DiagonalGaussian(torch.tensor([[3.0, -1.0]]).double(), torch.tensor([[4.0, 0.25]]).double())
-    z = torch.cat(list(latent_nodes(prior, 8192, generator(0), quasi=True)))
+    z = torch.cat(list(draw_latent_nodes(prior, 8192, generator(0), quasi=True)))
     torch.testing.assert_close(z.mean(0), prior.mean[0], rtol=0, atol=1e-3)
     torch.testing.assert_close(z.var(0), prior.variance[0], rtol=5e-3, atol=0)
 
@@ -154,7 +154,7 @@ def test_nodes_of_a_float32_prior_are_finite(monkeypatch):
         SobolEngine, "draw", lambda self, n, dtype: torch.full((n, 1), 1 - 2.0**-30, dtype=dtype)
     )
     prior = DiagonalGaussian(torch.zeros(1, 1), torch.ones(1, 1))
-    (nodes,) = latent_nodes(prior, 4, generator(0), quasi=True)
+    (nodes,) = draw_latent_nodes(prior, 4, generator(0), quasi=True)
     assert nodes.dtype == torch.float32
     assert bool(torch.isfinite(nodes).all())
 
@@ -271,7 +271,7 @@ def test_sums_over_nodes_are_those_of_single_distributions() -> None:
             at = distribution.mean - frame.origin if about == "mean" else distribution.mean
             values = distribution.covariance().dense() + at[:, :, None] * at[:, None, :]
             values = values - (
-                statistic.in_data_units(values) - values
+                statistic.to_data_units(values) - values
             )  # products about zero are held about the origin
             found = statistic.sum_nodes(distribution, weight, generator(0), None)
             wanted = NodeSums.from_values(values.flatten(1), weight, None)

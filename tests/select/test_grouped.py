@@ -22,7 +22,7 @@ def values(n: int = N, seed: int = 0) -> np.ndarray:
 
 
 def of(rows: np.ndarray, **more: Any) -> GroupedSums:
-    return GroupedSums.of(rows, np.arange(len(rows)), len(rows), **more)
+    return GroupedSums.from_values(rows, np.arange(len(rows)), len(rows), **more)
 
 
 def test_a_row_is_a_group_where_there_are_few() -> None:
@@ -73,7 +73,7 @@ def test_sums_add_up_over_tiles_and_folds() -> None:
     whole = of(rows)
     found = None
     for part in parts:
-        here = GroupedSums.of(rows[part], part, N)
+        here = GroupedSums.from_values(rows[part], part, N)
         found = here if found is None else found + here
     assert found is not None
     assert found.mean_error() == pytest.approx(whole.mean_error(), rel=1e-12)
@@ -152,7 +152,7 @@ def test_weights_of_a_source_count_in_its_judgement() -> None:
 def test_a_penalty_lowers_every_value() -> None:
     rng = np.random.default_rng(4)
     values, weight = rng.normal(size=30), rng.integers(1, 4, 30).astype(float)
-    plain = GroupedSums.of(values, np.arange(30), 30, weight)
+    plain = GroupedSums.from_values(values, np.arange(30), 30, weight)
     lowered = plain.minus(0.7)
     assert lowered.mean == pytest.approx(np.average(values, weights=weight) - 0.7, rel=1e-12)
     assert lowered.gap_to(plain)[0] == pytest.approx(0.7, rel=1e-12)

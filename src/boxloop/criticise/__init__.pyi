@@ -1,4 +1,4 @@
-from .adapt import Pair as Pair, as_model, unwrap_search as unwrap_search
+from .adapt import PriorAndEmission as PriorAndEmission, as_model, unwrap_search as unwrap_search
 from .calibration import Calibration, Reliability, calibration, reliability
 from .distances import (
     energy_distance,
@@ -10,10 +10,10 @@ from .distances import (
 from .forward_moments import (
     REPLICATES as REPLICATES,
     ForwardMoment,
+    draw_latent_nodes as draw_latent_nodes,
     draw_rows as draw_rows,
     forward_moments,
     has_moments as has_moments,
-    latent_nodes as latent_nodes,
     marginal_mixture as marginal_mixture,
     standardise_by_model as standardise_by_model,
 )

@@ -29,7 +29,7 @@ from boxloop.types import Distribution, LatentModel, Source
 
 
 @runtime_checkable
-class HoldsModel(Protocol):
+class FittedEstimator(Protocol):
     """A fitted estimator with its model."""
 
     model_: Any
@@ -61,7 +61,7 @@ class AnyDistribution(Distribution, Protocol):
 
 
 @dataclass(frozen=True)
-class Pair:
+class PriorAndEmission:
     """A prior and a function from latent values z (m, k) to m distributions, as a model."""
 
     latent: Distribution
@@ -86,7 +86,9 @@ def unwrap_search(model: object) -> object:
     return model.best_estimator_ if isinstance(model, FittedSearch) else model
 
 
-def open_rows(model: object, X: Any, sample_weight: Any = None, device: torch.device | str = "cpu") -> Source:
+def open_rows_for_model(
+    model: object, X: Any, sample_weight: Any = None, device: torch.device | str = "cpu"
+) -> Source:
     """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so."""
     source = on_device(open_source(flatten_images(X), sample_weight), torch.device(device))
     model = unwrap_search(model)
@@ -121,22 +123,22 @@ def as_model(model: object, emission: Callable[[Tensor], object] | None = None) 
         tensor([[0., 0., 0.]], dtype=torch.float64)
     """
     if emission is not None:
-        return Pair(_to_prior(model), _decoder(emission))
+        return PriorAndEmission(_to_prior(model), _make_emission(emission))
     if isinstance(model, AnyModel):
         return model
     if isinstance(model, FittedSearch):
         return as_model(model.best_estimator_)
-    if isinstance(model, HoldsModel):
+    if isinstance(model, FittedEstimator):
         return as_model(model.model_)
     if isinstance(model, TorchDistribution):
-        device = _check_single(from_torch(model), "a distribution of rows").mean.device
+        device = _check_single_distribution(from_torch(model), "a distribution of rows").mean.device
         one = Categorical(torch.zeros(1, 1, dtype=torch.float64, device=device))
-        return Pair(one, lambda z: repeat_batch(model, len(z)))
+        return PriorAndEmission(one, lambda z: repeat_batch(model, len(z)))
     _check_fitted(model)
     if isinstance(model, (GaussianMixture, BayesianGaussianMixture)):
         return _from_sklearn_mixture(model)
     if isinstance(model, FactorAnalysis):
-        return _factors(model.mean_, model.components_.T, model.noise_variance_)
+        return _make_factor_model(model.mean_, model.components_.T, model.noise_variance_)
     if isinstance(model, PCA):
         return _from_sklearn_pca(model)
     if type(model).__module__.startswith("hmmlearn"):
@@ -151,12 +153,12 @@ def as_model(model: object, emission: Callable[[Tensor], object] | None = None) 
     )
 
 
-def _decoder(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Distribution]:
+def _make_emission(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Distribution]:
     """A function from z to distributions; a network computes in its own precision, the result has that of z."""
     owner = getattr(emission, "__self__", emission)
     weight = next(owner.parameters(), None) if isinstance(owner, torch.nn.Module) else None
 
-    def emit(z: Tensor) -> Distribution:
+    def emission_at(z: Tensor) -> Distribution:
         value: Any = emission(z if weight is None else z.to(weight))
         if isinstance(value, tuple) and weight is not None:
             value = tuple(part.to(z) for part in value)
@@ -168,7 +170,7 @@ def _decoder(emission: Callable[[Tensor], object]) -> Callable[[Tensor], Distrib
             )
         return distribution
 
-    return emit
+    return emission_at
 
 
 def _to_tensor(value: Any) -> Tensor:
@@ -195,10 +197,10 @@ def _from_sklearn_pca(fitted: Any) -> FactorModel:
     if noise == 0.0:
         raise ValueError("this PCA has as many components as columns and leaves no noise: it has no density")
     loadings = fitted.components_.T * np.sqrt(np.maximum(fitted.explained_variance_ - noise, 0.0))
-    return _factors(fitted.mean_, loadings, np.full(len(fitted.mean_), noise))
+    return _make_factor_model(fitted.mean_, loadings, np.full(len(fitted.mean_), noise))
 
 
-def _factors(mean: Any, loadings: Any, noise: Any) -> FactorModel:
+def _make_factor_model(mean: Any, loadings: Any, noise: Any) -> FactorModel:
     return FactorModel(_to_tensor(mean), _to_tensor(loadings), _to_tensor(noise))
 
 
@@ -209,7 +211,7 @@ class StationaryMixture(Mixture[Any]):
 DEPENDENT = "rows of a hidden Markov model depend on one another"
 
 
-def check_independent(model: LatentModel, what: str) -> None:
+def check_independent_rows(model: LatentModel, what: str) -> None:
     """Refuse a computation that is right for independent rows only."""
     if isinstance(model, StationaryMixture):
         raise ValueError(
@@ -252,7 +254,7 @@ def _to_prior(value: object) -> Distribution:
         return DiagonalGaussian(zero, zero + 1.0)
     if isinstance(value, torch.distributions.Categorical):
         return Categorical(value.logits.reshape(1, -1).to(torch.float64))
-    return _check_single(_to_distribution(value, "the prior"), "the prior")
+    return _check_single_distribution(_to_distribution(value, "the prior"), "the prior")
 
 
 def check_distribution(value: object, what: str) -> Distribution:
@@ -265,7 +267,7 @@ def check_distribution(value: object, what: str) -> Distribution:
     return value
 
 
-def check_columns(model: LatentModel, columns: int) -> None:
+def check_column_count(model: LatentModel, columns: int) -> None:
     """Refuse rows of another number of columns than the model's."""
     expected = model.emission(model.prior().draw(1, generator(0, model.prior().mean.device))[0]).mean.shape[
         -1
@@ -274,7 +276,7 @@ def check_columns(model: LatentModel, columns: int) -> None:
         raise ValueError(f"the model has {expected} columns, the rows have {columns}")
 
 
-def _check_single(distribution: Distribution, what: str) -> Distribution:
+def _check_single_distribution(distribution: Distribution, what: str) -> Distribution:
     if len(distribution.mean) != 1:
         raise ValueError(
             f"{what} must be one distribution over its columns, got a batch of {len(distribution.mean)}: give batch "

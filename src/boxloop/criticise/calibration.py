@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Generator, Tensor
 
-from boxloop.criticise.adapt import as_model, check_columns, check_independent, open_rows
-from boxloop.criticise.forward_moments import draw_rows, latent_nodes, marginal_mixture
+from boxloop.criticise.adapt import as_model, check_column_count, check_independent_rows, open_rows_for_model
+from boxloop.criticise.forward_moments import draw_latent_nodes, draw_rows, marginal_mixture
 from boxloop.criticise.test_functions import GAUSSIAN
 from boxloop.data import ConcatenatedRows, check_choice, check_count, column_index, make_frame
 from boxloop.numeric import RandomState, generator, single_threaded
@@ -74,7 +74,7 @@ class Calibration:
         return make_frame(columns, list(self.names))
 
     @property
-    def _fewest(self) -> int:
+    def _smallest_column(self) -> int:
         """Values in the column with the fewest, which has the widest band."""
         seen = (~np.isnan(self.transform)).sum(0)
         return int(seen[seen > 0].min(initial=len(self.transform) or 1))
@@ -98,7 +98,7 @@ class Calibration:
         """
         from boxloop.figures import probability_lines
 
-        band = float(stats.kstwo.isf(0.05 / max(len(self.names), 1), self._fewest))
+        band = float(stats.kstwo.isf(0.05 / max(len(self.names), 1), self._smallest_column))
         return probability_lines(
             self.transform, self.names, band, ax, title="Probabilities, observed minus nominal"
         )
@@ -155,7 +155,7 @@ class Calibration:
             reach = np.sort(np.abs(2.0 * values[~np.isnan(values)] - 1.0))
             if len(reach):
                 observed[:, j] = np.searchsorted(reach, level, side="right") / len(reach)
-        band = 2.0 * np.sqrt(level * (1.0 - level) / self._fewest)
+        band = 2.0 * np.sqrt(level * (1.0 - level) / self._smallest_column)
         return coverage(level, observed, self.names, band, ax, title="Coverage of central intervals")
 
 
@@ -187,23 +187,23 @@ def calibration(model: object, X: Any, *, nodes: int = 4096, random_state: Rando
         (1000, 2)
     """
     adapted = as_model(model)
-    check_independent(adapted, "errors, bands and p-values of transforms are those")
+    check_independent_rows(adapted, "errors, bands and p-values of transforms are those")
     device = adapted.prior().mean.device
     stream = generator(random_state, device)
-    source = open_rows(model, X, None, device)
-    check_columns(adapted, source.n_columns)
-    transform = _distribution_function(adapted, nodes, stream)
+    source = open_rows_for_model(model, X, None, device)
+    check_column_count(adapted, source.n_columns)
+    transform = _make_marginal_cdf(adapted, nodes, stream)
     found = source.reduce(lambda rows, weight: ConcatenatedRows.of(transform(rows.to(torch.float64)).cpu()))
     return Calibration(found.concatenate().numpy(), source.names)
 
 
-def _distribution_function(model: LatentModel, nodes: int, stream: Generator) -> Callable[[Tensor], Tensor]:
+def _make_marginal_cdf(model: LatentModel, nodes: int, stream: Generator) -> Callable[[Tensor], Tensor]:
     """A function of rows (n, d): the distribution function of each column."""
     finite = marginal_mixture(model)
     if finite is not None and isinstance(finite[0], GAUSSIAN):
         return lambda rows: _normal_mixture_cdf(rows, *finite)
     if finite is None:
-        blocks = [model.emission(z) for z in latent_nodes(model.prior(), nodes, stream, quasi=True)]
+        blocks = [model.emission(z) for z in draw_latent_nodes(model.prior(), nodes, stream, quasi=True)]
         if all(isinstance(block, GAUSSIAN) for block in blocks):
             return lambda rows: sum(
                 (_normal_mixture_cdf(rows, b, b.mean.new_full((len(b.mean),), 1.0 / nodes)) for b in blocks),
@@ -211,12 +211,12 @@ def _distribution_function(model: LatentModel, nodes: int, stream: Generator) ->
             )
     sample = draw_rows(model, DRAWN_ROWS, stream).sort(dim=0).values.mT.contiguous()
 
-    def rank(rows: Tensor) -> Tensor:
+    def empirical_cdf(rows: Tensor) -> Tensor:
         columns = rows.mT.contiguous()
         below = torch.searchsorted(sample, columns) + torch.searchsorted(sample, columns, right=True)
         return torch.where(torch.isnan(rows), torch.nan, below.mT / (2.0 * DRAWN_ROWS))
 
-    return rank
+    return empirical_cdf
 
 
 def _normal_mixture_cdf(rows: Tensor, members: Distribution, weight: Tensor) -> Tensor:

@@ -12,13 +12,13 @@ from torch import Tensor
 from boxloop.criticise.pairwise import (
     as_float,
     check_covariance,
-    check_pair,
     check_rows,
-    contrast,
-    like_inputs,
-    root,
+    check_two_samples,
+    contrast_samples,
+    match_input_type,
+    rows_per_tile,
+    safe_root,
     square_distances,
-    tile_step,
 )
 from boxloop.data import check_count
 from boxloop.numeric import (
@@ -113,18 +113,18 @@ def energy_distance(
         0.01
     """
     count = check_count(permutations, "permutations", 0)
-    a, b = check_pair(x, y)
+    a, b = check_two_samples(x, y)
     with torch.set_grad_enabled(torch.is_grad_enabled() and count == 0):
         a, b = (a.detach(), b.detach()) if count else (a, b)
         origin = a.detach().mean(0)
-        found = contrast(
-            lambda u, v: -root(square_distances(u, v)), a - origin, b - origin, count, random_state
+        found = contrast_samples(
+            lambda u, v: -safe_root(square_distances(u, v)), a - origin, b - origin, count, random_state
         )
         n, m = len(a), len(b)
         with_self = found.within_x * (1 - 1 / n) + found.within_y * (1 - 1 / m) - 2.0 * found.between
-        distance = root(with_self[0].clamp(min=0.0))
-    value = like_inputs(found.values[0], x, y)
-    return EnergyResult(value, found.standard_error, found.p_value, like_inputs(distance, x, y))
+        distance = safe_root(with_self[0].clamp(min=0.0))
+    value = match_input_type(found.values[0], x, y)
+    return EnergyResult(value, found.standard_error, found.p_value, match_input_type(distance, x, y))
 
 
 @single_threaded
@@ -159,22 +159,22 @@ def sliced_wasserstein(
     power = float(order)
     if not 1.0 <= power < math.inf:
         raise ValueError(f"order must be at least 1 and finite, not {order!r}")
-    a, b = check_pair(x, y)
+    a, b = check_two_samples(x, y)
     direction = normal((a.shape[1], count), generator(random_state)).to(a.device)
     direction = direction / direction.norm(dim=0)
-    index_a, index_b, width = _quantile_steps(len(a), len(b), a.device)
+    index_a, index_b, width = _align_quantile_steps(len(a), len(b), a.device)
     costs = []
-    for part in direction.split(tile_step(len(a) + len(b)), dim=1):
+    for part in direction.split(rows_per_tile(len(a) + len(b)), dim=1):
         sorted_a, sorted_b = product(a, part).sort(0).values, product(b, part).sort(0).values
         costs.append(width @ (sorted_a[index_a] - sorted_b[index_b]).abs() ** power)
     cost = torch.cat(costs)
-    value = root(cost.mean(), power)
+    value = safe_root(cost.mean(), power)
     error, size = float(cost.detach().std()) / math.sqrt(count), as_float(value)
     error = error / (power * size ** (power - 1.0)) if size > 0.0 else 0.0
-    return SlicedWasserstein(like_inputs(value, x, y), error, power)
+    return SlicedWasserstein(match_input_type(value, x, y), error, power)
 
 
-def _quantile_steps(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _align_quantile_steps(n: int, m: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Where both quantile functions are constant: the order statistics that hold there, and the lengths."""
     # In units of 1 / (n m) the edges i / n and j / m are whole numbers, so that ties are exact.
     edges = torch.cat([torch.arange(n + 1) * m, torch.arange(m + 1) * n]).unique()
@@ -268,14 +268,14 @@ def frechet_distance(
         25.0
     """
     with torch.no_grad():
-        a, b = check_pair(x, y)
+        a, b = check_two_samples(x, y)
         if features is not None:
-            a, b = check_pair(features(a), features(b))
+            a, b = check_two_samples(features(a), features(b))
         mean, other = a.mean(0), b.mean(0)
         a, b = a - mean, b - other
         covariance, other_covariance = a.mT @ a / (len(a) - 1), b.mT @ b / (len(b) - 1)
         distance = wasserstein(covariance, other_covariance, mean, other)
-        back, forth = _transport(covariance, other_covariance)
+        back, forth = _transport_matrices(covariance, other_covariance)
         pull = 2.0 * (mean - other)
         change_a = a @ pull + (a * (a - a @ forth)).sum(1)
         change_b = -b @ pull + (b * (b - b @ back)).sum(1)
@@ -283,16 +283,16 @@ def frechet_distance(
     return FrechetResult(distance**2, float(error))
 
 
-def _transport(covariance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+def _transport_matrices(covariance: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """Matrices that carry the other Gaussian to the first, and back: the slopes of the squared distance."""
     values, vectors = torch.linalg.eigh(covariance)
-    half, inverse = _power(values, vectors, 0.5), _power(values, vectors, -0.5)
+    half, inverse = _matrix_power(values, vectors, 0.5), _matrix_power(values, vectors, -0.5)
     values, vectors = torch.linalg.eigh(half @ other @ half)
-    back, forth = _power(values, vectors, -0.5), _power(values, vectors, 0.5)
+    back, forth = _matrix_power(values, vectors, -0.5), _matrix_power(values, vectors, 0.5)
     return half @ back @ half, inverse @ forth @ inverse
 
 
-def _power(values: Tensor, vectors: Tensor, exponent: float) -> Tensor:
+def _matrix_power(values: Tensor, vectors: Tensor, exponent: float) -> Tensor:
     """Power of a symmetric matrix on the axes along which it is not zero."""
     positive = values > NEGLIGIBLE * values[-1]
     return (vectors * torch.where(positive, torch.where(positive, values, 1.0) ** exponent, 0.0)) @ vectors.mT

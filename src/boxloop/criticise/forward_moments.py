@@ -175,10 +175,12 @@ def _draw_replicates(
             yield iter(part.split(BLOCK)), len(part)
         return
     for _ in range(REPLICATES):
-        yield latent_nodes(prior, nodes // REPLICATES, generator, quasi=quasi), nodes // REPLICATES
+        yield draw_latent_nodes(prior, nodes // REPLICATES, generator, quasi=quasi), nodes // REPLICATES
 
 
-def latent_nodes(prior: Distribution, size: int, generator: Generator, *, quasi: bool) -> Iterator[Tensor]:
+def draw_latent_nodes(
+    prior: Distribution, size: int, generator: Generator, *, quasi: bool
+) -> Iterator[Tensor]:
     """Blocks of latent draws, scrambled Sobol points where the prior is a Gaussian with independent columns."""
     engine = None
     if quasi and isinstance(prior, DiagonalGaussian):
@@ -201,7 +203,7 @@ def standardise_by_model(
     with torch.no_grad():
         if finite is None:
             distributions = [
-                model.emission(z) for z in latent_nodes(model.prior(), nodes, generator, quasi=True)
+                model.emission(z) for z in draw_latent_nodes(model.prior(), nodes, generator, quasi=True)
             ]
             parts = [_mean_and_variance(distribution, 1, generator) for distribution in distributions]
             mean, variance = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -236,7 +238,7 @@ def _mean_and_variance(distribution: Distribution, n: int, generator: Generator)
 
 
 @runtime_checkable
-class Sampler(Protocol):
+class SamplingModel(Protocol):
     """A model with a sampler of its own."""
 
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
@@ -245,7 +247,7 @@ class Sampler(Protocol):
 
 def draw_rows(model: LatentModel, n: int, generator: Generator) -> Tensor:
     """n independent rows of a model, (n, d), in random order, in float64; memory beside them does not grow with n."""
-    if isinstance(model, Sampler):
+    if isinstance(model, SamplingModel):
         rows, _ = model.sample(n, generator)
         return rows[torch.randperm(n, generator=generator, device=generator.device).to(rows.device)].double()
     prior = model.prior()

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model, check_independent, open_rows
+from boxloop.criticise.adapt import as_model, check_independent_rows, open_rows_for_model
 from boxloop.criticise.parameter_error import ParametricModel
 from boxloop.models import Mixture
 from boxloop.numeric import single_threaded
@@ -39,7 +39,7 @@ class Criteria:
 
 
 @dataclass(frozen=True)
-class _Sums(Tree):
+class _LikelihoodSums(Tree):
     weight: Tensor
     square_weight: Tensor
     first: Tensor
@@ -74,24 +74,24 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
         True
     """
     adapted = as_model(model)
-    check_independent(adapted, "this likelihood and its criteria are those")
+    check_independent_rows(adapted, "this likelihood and its criteria are those")
     if not isinstance(adapted, ParametricModel):
         raise TypeError(f"{type(adapted).__name__} has no likelihood and no parameters to count")
     fitted = cast(Any, adapted)
-    source = open_rows(model, X, sample_weight, fitted.prior().mean.device)
+    source = open_rows_for_model(model, X, sample_weight, fitted.prior().mean.device)
     mixture = isinstance(fitted, Mixture)
 
-    def sums(rows: Tensor, weight: Tensor) -> _Sums:
+    def sum_tile(rows: Tensor, weight: Tensor) -> _LikelihoodSums:
         density = fitted.log_prob(rows)
         entropy = weight.new_zeros(())
         if mixture:
             share = fitted.posterior(rows)
             entropy = -weight @ torch.special.xlogy(share, share).sum(1)
-        return _Sums(
+        return _LikelihoodSums(
             weight.sum(), weight.square().sum(), weight @ density, weight @ density.square(), entropy
         )
 
-    s = source.reduce(sums)
+    s = source.reduce(sum_tile)
     count = flatten(fitted.free()).numel() - fitted.constraints().numel()
     n, total = float(s.weight), float(s.first)
     variance = max(float(s.second) / n - (total / n) ** 2, 0.0)

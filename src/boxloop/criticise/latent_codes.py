@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model, check_columns, flatten_images
+from boxloop.criticise.adapt import as_model, check_column_count, flatten_images
 from boxloop.criticise.mmd import MMDResult, mmd
 from boxloop.data import ConcatenatedRows, make_frame, on_device, open_source, sample_rows
 from boxloop.models import Autoencoder
@@ -148,18 +148,18 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
         >>> active_units(model, [[-1.0], [0.0], [1.0]]).variance.tolist()
         [0.25, 0.0]
     """
-    own, source = _open(model, X)
+    own, source = _open_autoencoder_rows(model, X)
     names = source.names
 
-    def codes(rows: Tensor, weight: Tensor) -> ConcatenatedRows:
+    def encode_tile(rows: Tensor, weight: Tensor) -> ConcatenatedRows:
         dense = rows.to_dense() if rows.layout != torch.strided else rows
-        _check_complete(dense, names)
+        _refuse_missing_values(dense, names)
         posterior = own.posterior(dense)
         divergence = own.latent.column_divergence(posterior.mean, posterior.variance.log())
         return ConcatenatedRows.of(torch.cat([posterior.mean, divergence], 1).double())
 
     with torch.no_grad():
-        mean, divergence = source.reduce(codes).concatenate().chunk(2, dim=1)
+        mean, divergence = source.reduce(encode_tile).concatenate().chunk(2, dim=1)
     n = len(mean)
     apart = mean - mean.mean(0)
     variance = apart.square().sum(0) / (n - 1)
@@ -306,10 +306,10 @@ def aggregate_gap(
         >>> aggregate_gap(model, rows).p_value  # codes have variance 1 + 4
         0.005
     """
-    own, source = _open(model, X)
+    own, source = _open_autoencoder_rows(model, X)
     streams = spawn(generator(random_state, own.origin.device), 2)
     rows = sample_rows(source, max_rows, generator(streams[0], "cpu")).rows
-    _check_complete(rows, source.names)
+    _refuse_missing_values(rows, source.names)
     with torch.no_grad():
         posterior = own.posterior(rows)
         noise = normal(tuple(posterior.mean.shape), streams[1], posterior.mean.dtype)
@@ -321,20 +321,20 @@ def aggregate_gap(
         n = len(z)
         others = every.masked_fill(torch.eye(n, dtype=torch.bool, device=z.device), -torch.inf)
         rate = own.latent.divergence(posterior.mean, posterior.variance.log())
-        moments = _moment_gaps(posterior.mean.double(), posterior.variance.double(), prior)
+        moments = _measure_moment_gaps(posterior.mean.double(), posterior.variance.double(), prior)
         drawn = prior.draw(n, streams[1])[0]
     discrepancy = mmd(z.cpu(), drawn.cpu(), permutations=permutations, random_state=streams[0])
     return AggregateGap(
         discrepancy,
         *moments,
-        _estimate(itself - log_p if rate is None else rate.double()),
-        _estimate(others.logsumexp(0) - math.log(n - 1) - log_p),
-        _estimate(every.logsumexp(0) - math.log(n) - log_p),
+        _estimate_mean(itself - log_p if rate is None else rate.double()),
+        _estimate_mean(others.logsumexp(0) - math.log(n - 1) - log_p),
+        _estimate_mean(every.logsumexp(0) - math.log(n) - log_p),
         n,
     )
 
 
-def _moment_gaps(mean: Tensor, variance: Tensor, prior: Any) -> tuple[Array, Array, Array, Array]:
+def _measure_moment_gaps(mean: Tensor, variance: Tensor, prior: Any) -> tuple[Array, Array, Array, Array]:
     """Gaps of the first two moments and their errors over rows; the variance of each q is added, not drawn."""
     n = len(mean)
     apart = mean - prior.mean[0].double()
@@ -347,23 +347,23 @@ def _moment_gaps(mean: Tensor, variance: Tensor, prior: Any) -> tuple[Array, Arr
     return _to_array(apart.mean(0)), _to_array(apart.std(0) / n**0.5), _to_array(gap), _to_array(error)
 
 
-def _estimate(values: Tensor) -> Estimate:
+def _estimate_mean(values: Tensor) -> Estimate:
     return Estimate(float(values.mean()), float(values.std()) / math.sqrt(len(values)))
 
 
-def _open(model: object, X: Any) -> tuple[Autoencoder, Source]:
+def _open_autoencoder_rows(model: object, X: Any) -> tuple[Autoencoder, Source]:
     """The autoencoder behind a fitted estimator, or itself, and at least two rows for it."""
     own = as_model(model)
     if not isinstance(own, Autoencoder):
         raise TypeError(f"{type(own).__name__} has no encoder: codes need an autoencoder")
     source = on_device(open_source(flatten_images(X)), own.origin.device)
-    check_columns(own, source.n_columns)
+    check_column_count(own, source.n_columns)
     if source.n_rows < 2:
         raise ValueError(f"X has {source.n_rows} row: at least 2 are needed")
     return own, source
 
 
-def _check_complete(rows: Tensor, names: tuple[str, ...]) -> None:
+def _refuse_missing_values(rows: Tensor, names: tuple[str, ...]) -> None:
     """Refuse missing values, naming their column."""
     missing = torch.isnan(rows).any(0)
     if bool(missing.any()):

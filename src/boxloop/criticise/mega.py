@@ -23,8 +23,8 @@ from boxloop.criticise.adapt import (
     DEPENDENT,
     StationaryMixture,
     as_model,
-    check_independent,
-    open_rows,
+    check_independent_rows,
+    open_rows_for_model,
     unwrap_search,
 )
 from boxloop.criticise.forward_moments import ForwardMoment, Method, forward_moments, standardise_by_model
@@ -36,9 +36,9 @@ from boxloop.criticise.parameter_error import (
     has_parameter_error,
     is_training_table,
     require_free_parameters,
-    warn_of_copies,
-    warn_of_other_rows,
+    warn_of_matching_means,
     warn_of_shared_rows,
+    warn_of_wrong_training_rows,
 )
 from boxloop.criticise.test_functions import (
     First,
@@ -410,7 +410,7 @@ def mega(
         require_free_parameters(adapted)
     device = adapted.prior().mean.device
     streams = spawn(generator(random_state, device), 3)
-    source = open_rows(model, X, sample_weight, device)
+    source = open_rows_for_model(model, X, sample_weight, device)
     check_column_names(model, source.names, "X")
     frame = standardise_by_model(adapted, source.names, streams[0], nodes)
     if source.n_rows < 2:
@@ -419,7 +419,7 @@ def mega(
 
     case = _MomentComparison(adapted, statistics, method, nodes, streams[1], streams[2])
     digest = case.average_over_rows(source)
-    fitted = None if train is None or train is X else open_rows(model, train, None, device)
+    fitted = None if train is None or train is X else open_rows_for_model(model, train, None, device)
     if fitted is not None:
         check_column_names(model, fitted.names, "train")
     train_digest = None if train is None else digest if fitted is None else fingerprint_rows(fitted)
@@ -434,7 +434,7 @@ def mega(
         if not own:
             warn_of_shared_rows(case.sample, rows)
         if getattr(model, "training_digest_", None) is None:
-            warn_of_other_rows(frame.origin, rows)
+            warn_of_wrong_training_rows(frame.origin, rows)
         case.add_parameter_error(rows)
     from_model = null == "model" or (null == "auto" and case.can_simulate_rows(source, draws))
     return case.test_gaps(from_model, draws)
@@ -452,9 +452,9 @@ def _prepare_statistics(
             )
     statistics = tuple(function.prepare(frame) for function in functions)
     if testing:
-        check_independent(model, "errors and p-values are those")
+        check_independent_rows(model, "errors and p-values are those")
     if any(isinstance(statistic, LaggedStatistic) for statistic in statistics):
-        check_independent(model, "the model's side of Lagged is that")
+        check_independent_rows(model, "the model's side of Lagged is that")
     names = [statistic.name for statistic in statistics]
     if not names:
         raise ValueError("functions is empty: give at least one test function")
@@ -508,7 +508,7 @@ class _MomentComparison:
         self.forward = self._forward_moments(self.model)
         _warn_of_infinite_errors(self.statistics, self.forward)
         if not own:
-            warn_of_copies(self.statistics, self.sums, self.forward, self.sample, self.n_rows)
+            warn_of_matching_means(self.statistics, self.sums, self.forward, self.sample, self.n_rows)
 
     def _forward_moments(self, model: LatentModel) -> list[ForwardMoment]:
         self.node_stream.set_state(self._nodes_at)  # the same nodes for every parameter
@@ -596,7 +596,7 @@ class _MomentComparison:
             data, model = sums.mean, forward.value.detach()
             rows, nodes = statistic.flatten(sums.error), statistic.flatten(forward.error.detach())
             error = torch.zeros_like(rows) if error is None else error
-            shown = statistic.in_data_units(data), statistic.in_data_units(model)
+            shown = statistic.to_data_units(data), statistic.to_data_units(model)
             null_error = _root_sum_squares(rows, nodes, error)
             gaps.append(Gap(statistic, *shown, data - model, rows, nodes, error, null_error))
         if self.error is None or not self.own:
@@ -606,8 +606,8 @@ class _MomentComparison:
         for i, (gap, sums, influence) in enumerate(zip(gaps, self.sums, influences, strict=True)):
             centred = gap.statistic.evaluate_entries(self.sample.rows) - gap.statistic.flatten(sums.mean)
             net = torch.nan_to_num(centred, nan=0.0) - influence[: len(centred)]
-            error = (net * self.error.share[: len(centred), None]).square().sum(0).sqrt()
-            error = torch.where(error > self.error.matched * gap.row_error, error, 0.0)
+            error = (net * self.error.row_share[: len(centred), None]).square().sum(0).sqrt()
+            error = torch.where(error > self.error.match_tolerance * gap.row_error, error, 0.0)
             null_error = _root_sum_squares(error, gap.node_error)
             zero = torch.zeros_like(error)
             gaps[i] = replace(gap, row_error=error, parameter_error=zero, null_error=null_error)

@@ -11,17 +11,17 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.criticise.pairwise import (
-    Contrast,
+    KernelContrast,
     as_float,
-    check_pair,
     check_rows,
-    contrast,
-    first_order,
-    from_sums,
-    like_inputs,
-    splits,
+    check_two_samples,
+    contrast_from_sums,
+    contrast_samples,
+    draw_permuted_splits,
+    first_order_variance,
+    match_input_type,
+    rows_per_tile,
     square_distances,
-    tile_step,
 )
 from boxloop.data import check_choice, check_count
 from boxloop.numeric import RandomState, generator, normal, product, single_threaded, spawn
@@ -88,7 +88,7 @@ def median_bandwidth(x: object, y: object = None, random_state: RandomState = 0)
         2.0
     """
     with torch.no_grad():
-        rows = check_rows(x, "x") if y is None else torch.cat(check_pair(x, y))
+        rows = check_rows(x, "x") if y is None else torch.cat(check_two_samples(x, y))
         if len(rows) > MEDIAN_ROWS:
             chosen = torch.randperm(len(rows), generator=generator(random_state))[:MEDIAN_ROWS]
             rows = rows[chosen.to(rows.device)]
@@ -154,7 +154,7 @@ def mmd(
     """
     check_choice(method, "method", ("quadratic", "linear", "features"))
     count = check_count(permutations, "permutations", 0)
-    radial = _radial(kernel)
+    radial = _resolve_kernel(kernel)
     if method == "linear" and count:
         raise ValueError(
             f"permutations must be 0 with method='linear', which has a normal p-value, got {count}"
@@ -163,7 +163,7 @@ def mmd(
         raise ValueError(
             "method='features' needs kernel='gaussian'; for another kernel take method='quadratic'"
         )
-    a, b = check_pair(x, y, least=4 if method == "linear" else 2)
+    a, b = check_two_samples(x, y, least=4 if method == "linear" else 2)
     width = median_bandwidth(a, b, random_state) if bandwidth is None else check_bandwidth(bandwidth)
     stream = spawn(generator(random_state), 1)[0]
     with torch.set_grad_enabled(torch.is_grad_enabled() and count == 0):
@@ -171,14 +171,16 @@ def mmd(
         origin = a.detach().mean(0)
         a, b = (a - origin) / width, (b - origin) / width
         if method == "linear":
-            value, error, p_value = _linear(radial, a, b, stream)
+            value, error, p_value = _linear_time_mmd(radial, a, b, stream)
         else:
             if method == "quadratic":
-                found = contrast(lambda u, v: radial(square_distances(u, v)), a, b, count, stream)
+                found = contrast_samples(lambda u, v: radial(square_distances(u, v)), a, b, count, stream)
             else:
-                found = _features(a, b, check_count(n_features, "n_features", 2), count, stream)
+                found = _contrast_fourier_features(
+                    a, b, check_count(n_features, "n_features", 2), count, stream
+                )
             value, error, p_value = found.values[0], found.standard_error, found.p_value
-    return MMDResult(like_inputs(value, x, y), error, p_value, width, method)
+    return MMDResult(match_input_type(value, x, y), error, p_value, width, method)
 
 
 def check_bandwidth(bandwidth: float) -> float:
@@ -189,7 +191,7 @@ def check_bandwidth(bandwidth: float) -> float:
     return width
 
 
-def _radial(kernel: str | Radial) -> Radial:
+def _resolve_kernel(kernel: str | Radial) -> Radial:
     if callable(kernel):
         return kernel
     if kernel != "gaussian":
@@ -197,7 +199,9 @@ def _radial(kernel: str | Radial) -> Radial:
     return lambda square: torch.exp(-0.5 * square)
 
 
-def _linear(radial: Radial, x: Tensor, y: Tensor, stream: Generator) -> tuple[Tensor, float, float | None]:
+def _linear_time_mmd(
+    radial: Radial, x: Tensor, y: Tensor, stream: Generator
+) -> tuple[Tensor, float, float | None]:
     """Mean of h over disjoint pairs of rows of x and of y, its error and one-sided normal p-value."""
     half = min(len(x), len(y)) // 2
     x = x[torch.randperm(len(x), generator=stream)[: 2 * half].to(x.device)]
@@ -215,16 +219,18 @@ def _linear(radial: Radial, x: Tensor, y: Tensor, stream: Generator) -> tuple[Te
     return value, error, 0.5 * math.erfc(size / error / math.sqrt(2.0))
 
 
-def _features(x: Tensor, y: Tensor, n_features: int, permutations: int, stream: Generator) -> Contrast:
+def _contrast_fourier_features(
+    x: Tensor, y: Tensor, n_features: int, permutations: int, stream: Generator
+) -> KernelContrast:
     """The contrast of the kernel mean_f cos(w_f (a - b)), from the sums of cosines and sines of each sample."""
     n, m = len(x), len(y)
     pooled = torch.cat([x, y])
     frequency = normal((x.shape[1], n_features), stream).to(pooled.device)
-    member = splits(n, m, permutations, stream).to(pooled.device)
-    step = tile_step(2 * n_features)
+    member = draw_permuted_splits(n, m, permutations, stream).to(pooled.device)
+    step = rows_per_tile(2 * n_features)
     sums, every = pooled.new_zeros(1 + permutations, 2 * n_features), pooled.new_zeros(2 * n_features)
     for start in range(0, n + m, step):
-        wave = _waves(pooled[start : start + step], frequency)
+        wave = _fourier_features(pooled[start : start + step], frequency)
         sums, every = sums + product(member[start : start + step].mT, wave), every + wave.sum(0)
 
     def paired(a: Tensor, b: Tensor) -> Tensor:
@@ -232,17 +238,19 @@ def _features(x: Tensor, y: Tensor, n_features: int, permutations: int, stream: 
         return (a * b).unflatten(-1, (2, n_features)).sum(-2)
 
     # A row's cosine and sine have squares that add up to 1: the pair of a row with itself.
-    each = from_sums(paired(sums, sums) - n, paired(sums, every) - n, paired(every, every) - n - m, n, m)
+    each = contrast_from_sums(
+        paired(sums, sums) - n, paired(sums, every) - n, paired(every, every) - n - m, n, m
+    )
     totals = torch.stack([sums[0], every], dim=1).detach() / n_features
-    rows = [product(_waves(tile, frequency), totals) for tile in pooled.detach().split(step)]
+    rows = [product(_fourier_features(tile, frequency), totals) for tile in pooled.detach().split(step)]
     to_x, to_all = (
         torch.cat(rows) - torch.stack([member[:, 0], torch.ones_like(member[:, 0])], dim=1)
     ).unbind(1)
-    variance = first_order(to_x, to_all, n, m) + each.values[0].detach().var() / n_features
+    variance = first_order_variance(to_x, to_all, n, m) + each.values[0].detach().var() / n_features
     means = (each.within_x.mean(1), each.within_y.mean(1), each.between.mean(1))
-    return Contrast(*means, float(variance.sqrt()))
+    return KernelContrast(*means, float(variance.sqrt()))
 
 
-def _waves(rows: Tensor, frequency: Tensor) -> Tensor:
+def _fourier_features(rows: Tensor, frequency: Tensor) -> Tensor:
     phase = product(rows, frequency)
     return torch.cat([phase.cos(), phase.sin()], dim=1)

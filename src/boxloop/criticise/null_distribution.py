@@ -65,7 +65,7 @@ def null_errors(
     for statistic, influence in zip(statistics, influences, strict=True):
         entries = statistic.evaluate_entries(fresh)
         alone, net = entries.std(0), (entries - influence[: len(entries)]).std(0)
-        errors.append(torch.where(net > own_error.matched * alone, net, 0.0) / n_rows**0.5)
+        errors.append(torch.where(net > own_error.match_tolerance * alone, net, 0.0) / n_rows**0.5)
     return errors
 
 
@@ -129,10 +129,10 @@ class NullDistribution:
                     total[part] += signed.first - every.mean * signed.count
                 if own is not None and shift is not None:
                     here = slice(row, row + len(weight))
-                    shift[part] += signs @ (own.share[here, None] * own.row_influence[here])
+                    shift[part] += signs @ (own.row_share[here, None] * own.row_influence[here])
             row += len(weight)
         gaps = [
-            statistic.flatten(total * _signed_sum_scale(statistic, every, sample, own is not None))
+            statistic.flatten(total * _scale_of_signed_sum(statistic, every, sample, own is not None))
             for total, statistic, every in zip(totals, self.statistics, sums, strict=True)
         ]
         if self.parameter_error is not None and own is None:
@@ -155,7 +155,7 @@ class NullDistribution:
         return found
 
 
-def _signed_sum_scale(statistic: Statistic, every: MomentSums, sample: RowSample, own: bool) -> Tensor:
+def _scale_of_signed_sum(statistic: Statistic, every: MomentSums, sample: RowSample, own: bool) -> Tensor:
     """The factor from a signed sum over the sample to the mean over all rows."""
     if sample.is_complete:
         return 1.0 / every.count.clamp(min=1e-300)

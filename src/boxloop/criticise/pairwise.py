@@ -26,7 +26,7 @@ TIE = 1e-12
 
 def check_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
     """Finite float64 rows (n, d), on their device; one dimension is one column. Else a ValueError that names them."""
-    rows = data if isinstance(data, Tensor) else torch.from_numpy(_numbers(data, name))
+    rows = data if isinstance(data, Tensor) else torch.from_numpy(_to_numbers(data, name))
     if rows.is_complex() or rows.layout != torch.strided:
         raise ValueError(f"{name} must be a dense table of real numbers")
     rows = rows.double() if torch.is_grad_enabled() else rows.detach().double()
@@ -45,7 +45,7 @@ def check_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
     return rows
 
 
-def check_pair(x: object, y: object, least: int = 2) -> tuple[Tensor, Tensor]:
+def check_two_samples(x: object, y: object, least: int = 2) -> tuple[Tensor, Tensor]:
     """Two samples with the same columns, on one device."""
     a, b = check_rows(x, "x", least), check_rows(y, "y", least)
     if a.shape[1] != b.shape[1]:
@@ -70,7 +70,7 @@ def check_covariance(value: object, name: str) -> Tensor:
     return matrix
 
 
-def like_inputs(value: Tensor, *inputs: object) -> float | Tensor:
+def match_input_type(value: Tensor, *inputs: object) -> float | Tensor:
     """The value as a tensor where an input was one, else as a float."""
     return value if any(isinstance(item, Tensor) for item in inputs) else as_float(value)
 
@@ -86,30 +86,30 @@ def square_distances(a: Tensor, b: Tensor) -> Tensor:
     return (lengths - 2.0 * product(a, b.mT)).clamp(min=0.0)
 
 
-def root(value: Tensor, order: float = 2.0) -> Tensor:
+def safe_root(value: Tensor, order: float = 2.0) -> Tensor:
     """``value ** (1 / order)`` for values that are not negative; its gradient at zero is zero, not infinite."""
     positive = value > 0
     return torch.where(positive, torch.where(positive, value, 1.0) ** (1.0 / order), 0.0)
 
 
-def off_diagonal(kernel: PairKernel, rows: Tensor, start: int, step: int) -> Tensor:
+def kernel_without_diagonal(kernel: PairKernel, rows: Tensor, start: int, step: int) -> Tensor:
     """Kernel of ``rows[start : start + step]`` with all rows, each row's value with itself set to zero."""
     block = kernel(rows[start : start + step], rows)
     return block.diagonal_scatter(block.new_zeros(block.shape[0]), offset=start)
 
 
-def tile_step(n_rows: int) -> int:
+def rows_per_tile(n_rows: int) -> int:
     """Rows of a tile whose pairs with ``n_rows`` rows fit in ``TILE_PAIRS``."""
     return max(1, TILE_PAIRS // n_rows)
 
 
-def interaction(mean_square: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+def interaction_variance(mean_square: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """Variance of a kernel over pairs that neither partner explains, from its row and column means."""
     explained = rows.square().mean() + columns.square().mean() - rows.mean() * columns.mean()
     return (mean_square - explained).clamp(min=0.0)
 
 
-def pair_error(first: Tensor, second: Tensor) -> float:
+def pair_average_error(first: Tensor, second: Tensor) -> float:
     """Standard error of an average over pairs, from its variances of the first and of the second order."""
     # The first comes from estimated row means, whose noise counts the second-order variance twice; where the first
     # vanishes the second is all there is.
@@ -117,7 +117,7 @@ def pair_error(first: Tensor, second: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Contrast:
+class KernelContrast:
     """Mean kernel over pairs in x, in y and between them: entry 0 as given, the others after permutation."""
 
     within_x: Tensor
@@ -136,15 +136,15 @@ class Contrast:
         values = self.values.detach()
         if len(values) == 1:
             return None
-        return exceedance(values[0] - TIE * self.between.detach()[0].abs(), values[1:])
+        return resampling_p_value(values[0] - TIE * self.between.detach()[0].abs(), values[1:])
 
 
-def exceedance(observed: Tensor, drawn: Tensor) -> float:
+def resampling_p_value(observed: Tensor, drawn: Tensor) -> float:
     """Share of draws at least as large as the observed one, which counts as a draw itself."""
     return (1 + int((drawn >= observed).sum())) / (1 + len(drawn))
 
 
-def splits(n: int, m: int, permutations: int, random_state: RandomState) -> Tensor:
+def draw_permuted_splits(n: int, m: int, permutations: int, random_state: RandomState) -> Tensor:
     """Which of n + m pooled rows are in the first sample, as 0 and 1: column 0 as given, the others permuted."""
     stream = generator(random_state)
     member = torch.zeros(n + m, 1 + permutations, dtype=torch.float64)
@@ -154,34 +154,36 @@ def splits(n: int, m: int, permutations: int, random_state: RandomState) -> Tens
     return member
 
 
-def from_sums(inside: Tensor, across: Tensor, total: Tensor, n: int, m: int) -> Contrast:
-    """Contrast from sums over ordered pairs: both in x, one in x and the other anywhere, all."""
+def contrast_from_sums(inside: Tensor, across: Tensor, total: Tensor, n: int, m: int) -> KernelContrast:
+    """KernelContrast from sums over ordered pairs: both in x, one in x and the other anywhere, all."""
     between = across - inside
-    return Contrast(inside / (n * (n - 1)), (total - across - between) / (m * (m - 1)), between / (n * m))
+    return KernelContrast(
+        inside / (n * (n - 1)), (total - across - between) / (m * (m - 1)), between / (n * m)
+    )
 
 
-def contrast(
+def contrast_samples(
     kernel: PairKernel, x: Tensor, y: Tensor, permutations: int = 0, random_state: RandomState = 0
-) -> Contrast:
+) -> KernelContrast:
     """Compare two samples by a symmetric kernel: every pair is evaluated once, whatever the number of permutations."""
     n, m = len(x), len(y)
     pooled = torch.cat([x, y])
-    member = splits(n, m, permutations, random_state).to(pooled.device)
+    member = draw_permuted_splits(n, m, permutations, random_state).to(pooled.device)
     inside = across = pooled.new_zeros(1 + permutations)
     rows = []
-    for start in range(0, n + m, step := tile_step(n + m)):
-        block = off_diagonal(kernel, pooled, start, step)
+    for start in range(0, n + m, step := rows_per_tile(n + m)):
+        block = kernel_without_diagonal(kernel, pooled, start, step)
         mine, to_x, to_all = member[start : start + step], product(block, member), block.sum(1)
         inside = inside + (mine * to_x).sum(0)
         across = across + to_all @ mine
         square = block.detach().square()
         rows.append(torch.stack([to_x[:, 0], to_all, square @ member[:, 0], square.sum(1)]))
     sums = torch.cat(rows, dim=1)
-    found = from_sums(inside, across, sums[1].sum(), n, m)
-    return Contrast(found.within_x, found.within_y, found.between, _contrast_error(sums.detach(), n, m))
+    found = contrast_from_sums(inside, across, sums[1].sum(), n, m)
+    return KernelContrast(found.within_x, found.within_y, found.between, _contrast_error(sums.detach(), n, m))
 
 
-def first_order(to_x: Tensor, to_all: Tensor, n: int, m: int) -> Tensor:
+def first_order_variance(to_x: Tensor, to_all: Tensor, n: int, m: int) -> Tensor:
     """Variance of a contrast's projection on single rows, from each row's sums over x and over all other rows."""
     to_y = to_all - to_x
     apart_x = to_x[:n] / (n - 1) - to_y[:n] / m
@@ -194,13 +196,13 @@ def _contrast_error(sums: Tensor, n: int, m: int) -> float:
     xx, xy = to_x[:n] / (n - 1), (to_all - to_x)[:n] / m
     yy, yx = (to_all - to_x)[n:] / (m - 1), to_x[n:] / n
     square_y = square_all - square_x
-    second = 2.0 * interaction(square_x[:n].sum() / (n * (n - 1)), xx, xx) / (n * (n - 1))
-    second = second + 2.0 * interaction(square_y[n:].sum() / (m * (m - 1)), yy, yy) / (m * (m - 1))
-    second = second + 4.0 * interaction(square_y[:n].sum() / (n * m), xy, yx) / (n * m)
-    return pair_error(first_order(to_x, to_all, n, m), second)
+    second = 2.0 * interaction_variance(square_x[:n].sum() / (n * (n - 1)), xx, xx) / (n * (n - 1))
+    second = second + 2.0 * interaction_variance(square_y[n:].sum() / (m * (m - 1)), yy, yy) / (m * (m - 1))
+    second = second + 4.0 * interaction_variance(square_y[:n].sum() / (n * m), xy, yx) / (n * m)
+    return pair_average_error(first_order_variance(to_x, to_all, n, m), second)
 
 
-def _numbers(data: object, name: str) -> np.ndarray:
+def _to_numbers(data: object, name: str) -> np.ndarray:
     try:
         return np.array(data, dtype=np.float64, order="C")
     except (TypeError, ValueError) as error:

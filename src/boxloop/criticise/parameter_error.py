@@ -103,29 +103,29 @@ class ParameterError:
 
     def influence(self, rows: Tensor) -> Tensor:
         """Influence of rows (n, d) on the moments, (n, p): over training rows its mean is the error of the moments."""
-        return _scores(self.model, self.point, (rows - self.origin) / self.scale) @ self.response
+        return _score_rows(self.model, self.point, (rows - self.origin) / self.scale) @ self.response
 
     @property
-    def share(self) -> Tensor:
+    def row_share(self) -> Tensor:
         """Weight of each row in the error of the moments, (n,): a sample stands for all rows of the fit."""
         weight = self.rows.weight
         return self.rows.probability**0.5 * weight / weight.sum()
 
     @property
-    def matched(self) -> float:
+    def match_tolerance(self) -> float:
         """An entry whose error is this much below that of its rows is one that the fit sets to the data's."""
         return MATCHED if self.rows.is_complete else max(MATCHED, 3.0 / len(self.rows.weight) ** 0.5)
 
     @property
     def covariance_root(self) -> Tensor:
         """(p, r) with r at most min(n, p): its product with its transpose is the covariance of the moments."""
-        _, size, right = torch.linalg.svd(self.row_influence * self.share[:, None], full_matrices=False)
+        _, size, right = torch.linalg.svd(self.row_influence * self.row_share[:, None], full_matrices=False)
         return right.mT * size
 
     @property
     def error(self) -> Tensor:
         """Standard errors of the moments, (p,)."""
-        return (self.share.square() @ self.row_influence.square()).sqrt()
+        return (self.row_share.square() @ self.row_influence.square()).sqrt()
 
 
 def estimate_parameter_error(
@@ -162,11 +162,11 @@ def estimate_parameter_error(
     curved = values > MIN_CURVATURE
     half = unit[:, None] * vectors[:, curved]
     response = (half / values[curved]) @ (half.mT @ central_differences(moments_at, point).mT)
-    influence = _scores(standard, point, standard_rows) @ response
+    influence = _score_rows(standard, point, standard_rows) @ response
     return ParameterError(standard, point, response, origin, scale, rows, influence)
 
 
-def _scores(model: ParametricModel, point: Tensor, rows: Tensor) -> Tensor:
+def _score_rows(model: ParametricModel, point: Tensor, rows: Tensor) -> Tensor:
     """Derivative of each row's log-density in the free parameters, (n, q)."""
     free = model.free()
     return central_differences(lambda v: model.with_free(unflatten(v, free)).log_prob(rows), point)
@@ -219,7 +219,7 @@ def check_column_names(model: object, names: Sequence[str], what: str) -> None:
     )
 
 
-def warn_of_copies(
+def warn_of_matching_means(
     statistics: Sequence[Statistic],
     sums: Sequence[MomentSums],
     forward: Sequence[ForwardMoment],
@@ -250,7 +250,7 @@ def warn_of_copies(
             )
 
 
-def warn_of_other_rows(mean: Tensor, training: RowSample) -> None:
+def warn_of_wrong_training_rows(mean: Tensor, training: RowSample) -> None:
     """Warn where the means of training rows are not the model's, as they are at a maximum of their likelihood.
 
     A random sample has other means, and so have rows with missing values: these are not tested.

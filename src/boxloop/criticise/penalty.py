@@ -16,7 +16,7 @@ from torch import Generator, Tensor
 from torch.autograd.function import once_differentiable
 
 from boxloop.criticise.adapt import as_model, check_distribution
-from boxloop.criticise.forward_moments import draw_rows, latent_nodes, marginal_mixture
+from boxloop.criticise.forward_moments import draw_latent_nodes, draw_rows, marginal_mixture
 from boxloop.distributions import Categorical
 from boxloop.numeric import (
     average_covariance,
@@ -73,12 +73,12 @@ class MomentPenalty:
         finite = marginal_mixture(model)
         if finite is None:
             quasi = self.method == "sobol"
-            z = torch.cat(list(latent_nodes(model.prior(), self.nodes, generator, quasi=quasi)))
+            z = torch.cat(list(draw_latent_nodes(model.prior(), self.nodes, generator, quasi=quasi)))
             distribution, weight = model.emission(z.to(rows)), None
         else:
             distribution, weight = finite
         if weight is None and not has_low_rank_form(rows, distribution):
-            return fused_gap(rows, distribution.mean, _mean_covariance(distribution))
+            return fused_gap(rows, distribution.mean, _average_covariance_form(distribution))
         share = (
             distribution.mean.new_full((len(distribution.mean),), 1.0 / len(distribution.mean))
             if weight is None
@@ -128,7 +128,7 @@ def second_moment(distribution: Distribution, weight: Tensor | None = None) -> T
     )
 
 
-def _mean_covariance(distribution: Distribution) -> Tensor:
+def _average_covariance_form(distribution: Distribution) -> Tensor:
     """Of m distributions of equal weight: (d, d), or its diagonal (d,) where the rest is zero."""
     covariance = distribution.covariance()
     if isinstance(covariance, forms.Diagonal):
@@ -148,15 +148,15 @@ def fused_gap(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
     which on a GPU is all their time. Nothing here waits for the device, so a trainer's step that contains it can be
     captured in a CUDA graph.
     """
-    function: Any = _Fused
+    function: Any = _FusedGap
     return cast(Tensor, function.apply(rows, mean, covariance))
 
 
-class _Fused(torch.autograd.Function):
+class _FusedGap(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
         first = column_means(rows) - column_means(mean)
-        second = _second_moment_gap(rows, mean)
+        second = _measure_second_gap(rows, mean)
         (second.diagonal() if covariance.dim() == 1 else second).sub_(covariance)
         first_norm, second_norm = torch.linalg.vector_norm(first), torch.linalg.vector_norm(second)
         root = (second_norm + ROOT_FLOOR).sqrt()
@@ -187,7 +187,7 @@ def _add_product(offset: Tensor, left: Tensor, right: Tensor, factor: float) -> 
     return product(left, right * factor).add_(offset)
 
 
-def _second_moment_gap(rows: Tensor, mean: Tensor) -> Tensor:
+def _measure_second_gap(rows: Tensor, mean: Tensor) -> Tensor:
     if rows.device.type == "cpu":
         return (gram(rows) / len(rows)).sub_(gram(mean), alpha=1.0 / len(mean))
     result = rows.mT @ rows
@@ -231,7 +231,7 @@ def second_gap_norm(rows: Tensor, distribution: Distribution, weight: Tensor) ->
         raise ValueError(
             f"weight must be one number for each of {m} distributions, got shape {tuple(weight.shape)}"
         )
-    parts = _mean_low_rank_covariance(distribution.covariance(), weight)
+    parts = _average_low_rank_covariance(distribution.covariance(), weight)
     if parts is None:
         raise ValueError("distribution must have diagonal or low-rank covariances, got full ones")
     loadings, variance = parts
@@ -259,10 +259,10 @@ def has_low_rank_form(rows: Tensor, distribution: Distribution) -> bool:
     )
 
 
-def _mean_low_rank_covariance(covariance: Covariance, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+def _average_low_rank_covariance(covariance: Covariance, weight: Tensor) -> tuple[Tensor, Tensor] | None:
     """Mean covariance as rows of loadings (r, d) and variances (d,)."""
     if isinstance(covariance, forms.Shared):
-        return _mean_low_rank_covariance(covariance.one, weight.sum()[None])
+        return _average_low_rank_covariance(covariance.one, weight.sum()[None])
     if isinstance(covariance, forms.Diagonal):
         variance = weight @ covariance.variance
         return variance.new_zeros(0, len(variance)), variance
@@ -311,7 +311,7 @@ def paper_gaps(
         distribution = model.emission(prior.support)
         return mean - share @ distribution.mean, data - second_moment(distribution, share)
     first, second = torch.zeros_like(mean), torch.zeros_like(data)
-    for z in latent_nodes(prior, nodes, generator, quasi=False):
+    for z in draw_latent_nodes(prior, nodes, generator, quasi=False):
         distribution = model.emission(z)
         part = len(distribution.mean) / nodes
         first = first + part * distribution.mean.mean(0)

@@ -331,7 +331,7 @@ def crps_normal(y: Array, mean: Array, std: Array) -> Array:
 
     .. math:: \sigma \left[ z (2 \Phi(z) - 1) + 2 \phi(z) - \pi^{-1/2} \right], \qquad z = (y - \mu) / \sigma
     """
-    return _mean_absolute(y - mean, std) - std / math.sqrt(math.pi)
+    return _expected_absolute_normal(y - mean, std) - std / math.sqrt(math.pi)
 
 
 def crps_draws(y: Array, draws: Array) -> Array:
@@ -355,18 +355,18 @@ def crps_mixture(y: Array, draws: Array, std: Array, weight: Array) -> Array:
 
     It takes :math:`m^2` operations per row; weights have sum 1.
     """
-    to_value = np.tensordot(weight, _mean_absolute(y - draws, std), 1)
+    to_value = np.tensordot(weight, _expected_absolute_normal(y - draws, std), 1)
     m, wide = len(draws), math.sqrt(2.0) * std
     step = max(1, TILE // (m * std.size))
     between = np.zeros_like(to_value)
     for start in range(0, m, step):
         apart = draws[start : start + step, None] - draws[None]
         shares = weight[start : start + step, None] * weight
-        between += np.tensordot(shares, _mean_absolute(apart, wide), 2)
+        between += np.tensordot(shares, _expected_absolute_normal(apart, wide), 2)
     return np.asarray(to_value - 0.5 * between)
 
 
-def _mean_absolute(mean: Array, std: Array) -> Array:
+def _expected_absolute_normal(mean: Array, std: Array) -> Array:
     """E|X| of a normal X."""
     z = mean / std
     return np.asarray(mean * (2.0 * ndtr(z) - 1.0) + std * math.sqrt(2.0 / math.pi) * np.exp(-0.5 * z * z))

@@ -14,13 +14,13 @@ from boxloop.criticise.mmd import check_bandwidth, median_bandwidth
 from boxloop.criticise.pairwise import (
     TIE,
     check_rows,
-    exceedance,
-    interaction,
-    like_inputs,
-    off_diagonal,
-    pair_error,
+    interaction_variance,
+    kernel_without_diagonal,
+    match_input_type,
+    pair_average_error,
+    resampling_p_value,
+    rows_per_tile,
     square_distances,
-    tile_step,
 )
 from boxloop.data import check_count
 from boxloop.distributions import Bernoulli, Multinomial, Poisson
@@ -86,7 +86,7 @@ def score_of(model: Density) -> Callable[[Tensor], Tensor]:
         raise ValueError(
             "a mixture over counts has no score, as counts are discrete: model must have a density"
         )
-    return lambda rows: _gradient(model, rows)
+    return lambda rows: _differentiate_log_density(model, rows)
 
 
 @single_threaded
@@ -148,11 +148,11 @@ def kernel_stein(
         scaled = torch.cat(
             [(points - points.detach().mean(0)) / width, slope.to(points.device) * width], dim=1
         )
-        weights = _signs(len(points), count, spawn(generator(random_state), 1)[0]).to(points.device)
-        value, error, drawn = _average(scaled, weights)
-    p_value = exceedance(value.detach() - TIE * value.detach().abs(), drawn) if count else None
+        weights = _draw_signs(len(points), count, spawn(generator(random_state), 1)[0]).to(points.device)
+        value, error, drawn = _average_stein_kernel(scaled, weights)
+    p_value = resampling_p_value(value.detach() - TIE * value.detach().abs(), drawn) if count else None
     square = width * width
-    return SteinResult(like_inputs(value / square, rows), error / square, p_value, width)
+    return SteinResult(match_input_type(value / square, rows), error / square, p_value, width)
 
 
 def _stein_kernel(a: Tensor, b: Tensor) -> Tensor:
@@ -167,27 +167,27 @@ def _stein_kernel(a: Tensor, b: Tensor) -> Tensor:
     return inverse.sqrt() * bracket
 
 
-def _average(points: Tensor, weights: Tensor) -> tuple[Tensor, float, Tensor]:
+def _average_stein_kernel(points: Tensor, weights: Tensor) -> tuple[Tensor, float, Tensor]:
     """Mean of u over pairs of different rows, its error, and the same sum under each column of random weights."""
     n = len(points)
     drawn, rows = points.new_zeros(weights.shape[1]), []
-    for start in range(0, n, step := tile_step(n)):
-        block = off_diagonal(_stein_kernel, points, start, step)
+    for start in range(0, n, step := rows_per_tile(n)):
+        block = kernel_without_diagonal(_stein_kernel, points, start, step)
         drawn = drawn + (weights[start : start + step] * product(block.detach(), weights)).sum(0)
         rows.append(torch.stack([block.sum(1), block.detach().square().sum(1)]))
     sums, squares = torch.cat(rows, dim=1) / (n - 1)
     means = sums.detach()
-    second = 2.0 * interaction(squares.detach().mean(), means, means) / (n * (n - 1))
-    return sums.mean(), pair_error(4.0 * means.var() / n, second), drawn
+    second = 2.0 * interaction_variance(squares.detach().mean(), means, means) / (n * (n - 1))
+    return sums.mean(), pair_average_error(4.0 * means.var() / n, second), drawn
 
 
-def _signs(n: int, bootstrap: int, stream: Generator) -> Tensor:
+def _draw_signs(n: int, bootstrap: int, stream: Generator) -> Tensor:
     """Random signs, one column a draw, scaled so that a weighted sum over pairs is a mean, (n, bootstrap)."""
     signs = torch.randint(2, (n, bootstrap), generator=stream).double().mul_(2.0).sub_(1.0)
     return signs / math.sqrt(n * (n - 1))
 
 
-def _gradient(model: Density, rows: Tensor) -> Tensor:
+def _differentiate_log_density(model: Density, rows: Tensor) -> Tensor:
     again = torch.is_grad_enabled() and rows.requires_grad
     with torch.enable_grad():
         point = rows if again else rows.detach().requires_grad_()

@@ -167,7 +167,7 @@ class Statistic(Protocol):
     def labels(self) -> list[str]:
         """A name for every entry, in the order of ``flatten``."""
 
-    def in_data_units(self, value: Tensor) -> Tensor:
+    def to_data_units(self, value: Tensor) -> Tensor:
         """A value in the units of the data: about zero where it is held about the origin to keep its digits."""
 
     def flatten(self, value: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ class VectorStatistic:
     def labels(self) -> list[str]:
         """A name for every entry."""
 
-    def in_data_units(self, value: Tensor) -> Tensor:
+    def to_data_units(self, value: Tensor) -> Tensor:
         return value
 
     @abstractmethod
@@ -280,7 +280,7 @@ class FirstStatistic(VectorStatistic):
     name: ClassVar[str] = "first"
     moment: ClassVar[str] = "mean"
 
-    def in_data_units(self, value: Tensor) -> Tensor:
+    def to_data_units(self, value: Tensor) -> Tensor:
         """With the origin added back."""
         return value + self.frame.origin
 
@@ -341,7 +341,7 @@ class SecondStatistic:
     def moment(self) -> str:
         return "covariance about the model's mean" if self.centred else "mean product"
 
-    def in_data_units(self, value: Tensor) -> Tensor:
+    def to_data_units(self, value: Tensor) -> Tensor:
         """With the product of the origins added back to mean products."""
         origin = self.frame.origin
         return value if self.centred else value + origin[:, None] * origin

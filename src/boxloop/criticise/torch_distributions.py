@@ -44,7 +44,7 @@ class TorchBatch:
     @property
     def mean(self) -> Tensor:
         """(m, d); NaN where it has no closed form."""
-        mean = _mean(self.distribution)
+        mean = _closed_form_mean(self.distribution)
         if mean is not None:
             return mean.reshape(-1, self.columns)
         drawn = self._sample(1)
@@ -54,12 +54,13 @@ class TorchBatch:
     def has_moments(self) -> bool:
         """Whether mean and covariance have a closed form."""
         return (
-            _mean(self.distribution) is not None and _covariance(self.distribution, self.columns) is not None
+            _closed_form_mean(self.distribution) is not None
+            and _closed_form_covariance(self.distribution, self.columns) is not None
         )
 
     def covariance(self) -> forms.Dense | forms.Diagonal | forms.LowRank:
         """In the cheapest form that is exact; a ValueError where it has no closed form."""
-        found = _covariance(self.distribution, self.columns)
+        found = _closed_form_covariance(self.distribution, self.columns)
         if found is None:
             raise ValueError(
                 f"{type(self.distribution).__name__} has no covariance in closed form: draw rows from it with "
@@ -98,7 +99,7 @@ class TorchBatch:
 def from_torch(distribution: TorchDistribution) -> Distribution:
     """The distribution, as the class with the most closed forms."""
     batch = TorchBatch(distribution)
-    if isinstance(_base(distribution), distributions.Normal):
+    if isinstance(_unwrap_independent(distribution), distributions.Normal):
         return DiagonalGaussian(batch.mean, distribution.variance.reshape(-1, batch.columns))
     if isinstance(distribution, distributions.MultivariateNormal):
         return FullGaussian(batch.mean, distribution.scale_tril.reshape(-1, batch.columns, batch.columns))
@@ -114,10 +115,10 @@ def repeat_batch(distribution: TorchDistribution, m: int) -> Distribution:
         raise TypeError(f"{type(distribution).__name__} has no expand(), which batches of it need") from error
 
 
-def _mean(distribution: TorchDistribution) -> Tensor | None:
+def _closed_form_mean(distribution: TorchDistribution) -> Tensor | None:
     """The mean, None where it has no closed form, or where ``mean`` is another quantity."""
     if isinstance(distribution, distributions.Independent):
-        return _mean(distribution.base_dist)
+        return _closed_form_mean(distribution.base_dist)
     part = (
         distribution.component_distribution
         if isinstance(distribution, distributions.MixtureSameFamily)
@@ -133,7 +134,7 @@ def _mean(distribution: TorchDistribution) -> Tensor | None:
         return None
 
 
-def _covariance(
+def _closed_form_covariance(
     distribution: TorchDistribution, columns: int
 ) -> forms.Dense | forms.Diagonal | forms.LowRank | None:
     """Of all members, over (d,) columns; None where it has no closed form."""
@@ -143,18 +144,20 @@ def _covariance(
             factor.reshape(-1, *factor.shape[-2:]), distribution.cov_diag.reshape(-1, columns)
         )
     if (
-        _mean(distribution) is not None
-        and not _base(distribution).event_shape
+        _closed_form_mean(distribution) is not None
+        and not _unwrap_independent(distribution).event_shape
         and not _is_mixture_of_events(distribution)
     ):
         return forms.Diagonal(distribution.variance.reshape(-1, columns))
-    dense = _dense(distribution)
+    dense = _dense_covariance(distribution)
     return None if dense is None else forms.Dense(dense.reshape(-1, columns, columns))
 
 
-def _base(distribution: TorchDistribution) -> TorchDistribution:
+def _unwrap_independent(distribution: TorchDistribution) -> TorchDistribution:
     return (
-        _base(distribution.base_dist) if isinstance(distribution, distributions.Independent) else distribution
+        _unwrap_independent(distribution.base_dist)
+        if isinstance(distribution, distributions.Independent)
+        else distribution
     )
 
 
@@ -162,13 +165,13 @@ def _is_mixture_of_events(distribution: TorchDistribution) -> bool:
     return isinstance(distribution, distributions.MixtureSameFamily) and bool(distribution.event_shape)
 
 
-def _dense(distribution: TorchDistribution) -> Tensor | None:
+def _dense_covariance(distribution: TorchDistribution) -> Tensor | None:
     """Covariance over the flattened event, (*batch, d, d); None where it has no closed form."""
     d = distribution.event_shape.numel()
     if isinstance(distribution, distributions.MultivariateNormal | distributions.LowRankMultivariateNormal):
         return distribution.covariance_matrix
     if isinstance(distribution, distributions.Independent):
-        return _block_diagonal(distribution)
+        return _block_diagonal_covariance(distribution)
     if isinstance(distribution, distributions.MixtureSameFamily):
         return _mixture_covariance(distribution)
     if isinstance(distribution, distributions.Dirichlet):
@@ -180,7 +183,7 @@ def _dense(distribution: TorchDistribution) -> Tensor | None:
         return distribution.total_count * _multinomial_covariance(distribution.probs)
     if isinstance(distribution, distributions.OneHotCategorical):
         return _multinomial_covariance(distribution.probs)
-    if not distribution.event_shape and _mean(distribution) is not None:
+    if not distribution.event_shape and _closed_form_mean(distribution) is not None:
         return distribution.variance.reshape(*distribution.batch_shape, d, d)
     return None
 
@@ -190,9 +193,9 @@ def _multinomial_covariance(probability: Tensor) -> Tensor:
     return torch.diag_embed(probability) - probability[..., :, None] * probability[..., None, :]
 
 
-def _block_diagonal(distribution: distributions.Independent[Any]) -> Tensor | None:
+def _block_diagonal_covariance(distribution: distributions.Independent[Any]) -> Tensor | None:
     """Columns of different events are independent: their covariances are blocks along the diagonal."""
-    within = _dense(distribution.base_dist)
+    within = _dense_covariance(distribution.base_dist)
     if within is None:
         return None
     size = within.shape[-1]
@@ -206,7 +209,7 @@ def _block_diagonal(distribution: distributions.Independent[Any]) -> Tensor | No
 def _mixture_covariance(distribution: distributions.MixtureSameFamily) -> Tensor | None:
     """Mean covariance of the components plus covariance of their means."""
     part = distribution.component_distribution
-    within, mean = _dense(part), _mean(part)
+    within, mean = _dense_covariance(part), _closed_form_mean(part)
     if within is None or mean is None:
         return None
     weight = distribution.mixture_distribution.probs

@@ -824,7 +824,9 @@ def choose_alpha(
         gaps: moment gap of validation rows under each.
         weight: of the rows, (n,).
     """
-    values = [GroupedSums.of(rows, np.arange(len(rows)), len(rows), np.asarray(weight)) for rows in bounds]
+    values = [
+        GroupedSums.from_values(rows, np.arange(len(rows)), len(rows), np.asarray(weight)) for rows in bounds
+    ]
     means = [rows.mean_error() for rows in values]
     scores = [
         mean if np.isfinite(mean) and np.isfinite(gap) else -np.inf for (mean, _), gap in zip(means, gaps)

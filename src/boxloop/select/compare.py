@@ -72,7 +72,7 @@ class Comparison:
             return f"{self.names[0]} is within two standard errors of {', '.join(self.tied)}"
         return f"{self.names[0]} is best" if len(self.names) > 1 else f"{self.names[0]} is the only model"
 
-    def _columns(self) -> dict[str, Any]:
+    def _collect_columns(self) -> dict[str, Any]:
         columns: dict[str, Any] = {
             "log_likelihood": self.log_likelihood,
             "error": self.error,
@@ -87,13 +87,13 @@ class Comparison:
                 columns[f"{name} error"] = error
         return columns
 
-    def _verdicts(self) -> list[str]:
+    def _list_verdicts(self) -> list[str]:
         first = f"tied with {', '.join(self.tied)}" if self.tied else "best"
         return [first, *("tied" if name in self.tied else "" for name in self.names[1:])]
 
     def table(self) -> Any:
         """One row per model, as a pandas frame; the last column says which is best or tied."""
-        return make_frame({**self._columns(), "verdict": self._verdicts()}, self.names)
+        return make_frame({**self._collect_columns(), "verdict": self._list_verdicts()}, self.names)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """How far each model is below the first on the same rows, with one and two standard errors of the difference.
@@ -125,7 +125,7 @@ class Comparison:
         )
 
     def __str__(self) -> str:
-        columns = self._columns()
+        columns = self._collect_columns()
         rows = [["", *columns]]
         rows += [
             [name, *(f"{values[j]:.6g}" for values in columns.values())] for j, name in enumerate(self.names)
@@ -204,7 +204,7 @@ def compare(
     order = np.argsort(-means[:, 0], kind="stable")
     density = [found[j] for j in order]
     names = tuple(list(named)[j] for j in order)
-    gap, error = _gaps_to_first(density)
+    gap, error = _measure_gaps_to_first(density)
     counts = [count_parameters(named[name], rows) for name in names]
     both = np.array([aic_bic(sums.sum, sums.n_rows, count) for sums, count in zip(density, counts)])
     return Comparison(
@@ -220,7 +220,8 @@ def compare(
             name for name, g, e in zip(names[1:], gap[1:], error[1:]) if not (np.isposinf(g) or g > CLEAR * e)
         ),
         criteria={
-            name: _apply(criterion, [named[n] for n in names], X) for name, criterion in criteria.items()
+            name: _evaluate_criterion(criterion, [named[n] for n in names], X)
+            for name, criterion in criteria.items()
         },
     )
 
@@ -248,14 +249,14 @@ def name_models(models: Any) -> dict[str, Any]:
     return named
 
 
-def _gaps_to_first(density: Sequence[GroupedSums]) -> tuple[Array, Array]:
+def _measure_gaps_to_first(density: Sequence[GroupedSums]) -> tuple[Array, Array]:
     """The gap of each model to the first; zero, with unknown errors, where no model has a finite mean."""
     if np.isneginf(density[0].mean):
         return np.zeros(len(density)), np.full(len(density), np.nan)
     return gaps_to_best(density, 0)
 
 
-def _apply(criterion: Criterion, models: Sequence[Any], X: Any) -> tuple[Array, Array]:
+def _evaluate_criterion(criterion: Criterion, models: Sequence[Any], X: Any) -> tuple[Array, Array]:
     values = [criterion(model, X) for model in models]
     pairs = [value if isinstance(value, tuple) else (value, float("nan")) for value in values]
     return np.array([float(v) for v, _ in pairs]), np.array([float(e) for _, e in pairs])

@@ -47,7 +47,7 @@ class Fold:
     )
 
     @classmethod
-    def shuffled(cls, n: int, count: int, seed: int) -> list[Fold]:
+    def from_shuffled_rows(cls, n: int, count: int, seed: int) -> list[Fold]:
         """Folds of n shuffled rows, each row in one test set."""
         folds = Folds(n, count, seed)
         return [cls(folds.train_rows(fold), folds.test_rows(fold)) for fold in range(count)]
@@ -96,22 +96,23 @@ def cross_validate(
     keys: dict[FitPlace, dict[str, Any]] = {}
     places = [(i, f) for i in range(len(candidates)) for f in range(len(folds))]
     if checkpoint is not None:
-        keys = {(i, f): checkpoint.key(candidates[i], folds[f], criterion) for i, f in places}
-        done = {place: fit for place, key in keys.items() if (fit := checkpoint.read(key)) is not None}
+        keys = {(i, f): checkpoint.describe_fit(candidates[i], folds[f], criterion) for i, f in places}
+        done = {place: fit for place, key in keys.items() if (fit := checkpoint.read_fit(key)) is not None}
     todo = [place for place in places if place not in done]
     fits: Generator[tuple[FitPlace, FoldFit]] = Parallel(n_jobs=n_jobs, return_as="generator_unordered")(
-        delayed(_fit_place)((i, f), candidates[i], X, folds[f], criterion, weight) for i, f in todo
+        delayed(_fit_candidate_to_fold)((i, f), candidates[i], X, folds[f], criterion, weight)
+        for i, f in todo
     )
 
-    def step(done: FoldFits) -> Iteration[FoldFits]:
+    def collect_fit(done: FoldFits) -> Iteration[FoldFits]:
         place, fit = next(fits)
         if checkpoint is not None:
-            checkpoint.write(keys[place], fit)
+            checkpoint.write_fit(keys[place], fit)
         done[place] = fit
         return Iteration(done, float("nan") if fit.density is None else fit.density.mean)
 
     try:
-        outcome = run(step, done, max_iter=len(todo), observers=observers)
+        outcome = run(collect_fit, done, max_iter=len(todo), observers=observers)
         if outcome.interrupted:
             raise KeyboardInterrupt
         next(fits, None)  # so that joblib sees the end
@@ -120,7 +121,7 @@ def cross_validate(
     return outcome.state
 
 
-def _fit_place(
+def _fit_candidate_to_fold(
     place: FitPlace, estimator: Any, X: Any, fold: Fold, criterion: Criterion | None, weight: Array | None
 ) -> tuple[FitPlace, FoldFit]:
     return place, fit_and_score(clone(estimator), X, fold, criterion, weight)
@@ -183,7 +184,7 @@ class Checkpoint:
         self.folder.mkdir(exist_ok=True)
         self.data = data
 
-    def key(self, estimator: Any, fold: Fold, criterion: Criterion | None) -> dict[str, Any]:
+    def describe_fit(self, estimator: Any, fold: Fold, criterion: Criterion | None) -> dict[str, Any]:
         """All that decides a fit, as JSON."""
         params = estimator.get_params(deep=True)
         return {
@@ -197,9 +198,9 @@ class Checkpoint:
             "criterion": to_json(criterion),
         }
 
-    def read(self, key: Mapping[str, Any]) -> FoldFit | None:
+    def read_fit(self, key: Mapping[str, Any]) -> FoldFit | None:
         """The fit with this key, or None."""
-        path = self._path(key)
+        path = self._find_file(key)
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -219,7 +220,7 @@ class Checkpoint:
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"{path}: not a fit of this search, remove it: {error}") from error
 
-    def write(self, key: Mapping[str, Any], fit: FoldFit) -> None:
+    def write_fit(self, key: Mapping[str, Any], fit: FoldFit) -> None:
         """Write a fit, unless it failed: a failure is tried again."""
         if fit.density is None:
             return
@@ -234,9 +235,9 @@ class Checkpoint:
             "n_parameters": to_json(fit.n_parameters),
             "warnings": list(fit.warnings),
         }
-        write_atomic(self._path(key), json.dumps(document, allow_nan=False).encode())
+        write_atomic(self._find_file(key), json.dumps(document, allow_nan=False).encode())
 
-    def _path(self, key: Mapping[str, Any]) -> Path:
+    def _find_file(self, key: Mapping[str, Any]) -> Path:
         return self.folder / f"{fingerprint_values(json.dumps(key, sort_keys=True))[:32]}.json"
 
 

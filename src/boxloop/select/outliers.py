@@ -74,7 +74,7 @@ def _check_state(state: DetectorState, axes: dict[str, Any]) -> str | None:
     return None
 
 
-def _has_scores(detector: Any, saved: Saved) -> str | None:
+def _check_calibration_scores(detector: Any, saved: Saved) -> str | None:
     state: Any = saved.tree
     if (detector.contamination == "auto") is (state.calibration_scores is not None):
         return None
@@ -141,7 +141,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             )
         },
         {"n_features_in_": int},
-        checks=(_has_scores,),
+        checks=(_check_calibration_scores,),
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "estimator": [HasMethods(["fit", "score_samples"])],
@@ -164,7 +164,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         Returns:
             The estimator itself.
         """
-        rows = self._open(X, reset=True)
+        rows = self._open_rows(X, reset=True)
         number = seed(self.random_state) % 2**32
         rng = np.random.default_rng(number)
         n = count_rows(rows)
@@ -179,19 +179,19 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             train, held_out = IndexSelection(places, complement=True), IndexSelection(places)
             self.estimator_ = estimator.fit(take_rows(rows, train), None)
             self.calibration_scores_ = np.sort(log_densities(self.estimator_, take_rows(rows, held_out)))
-            self.offset_ = self._threshold()
+            self.offset_ = self._find_threshold()
         else:
             self.estimator_ = estimator.fit(rows, None)
             self.__dict__.pop("calibration_scores_", None)
             scores = log_densities(self.estimator_, rows)
-            self.offset_ = _just_below(float(np.quantile(scores, self.contamination)))
+            self.offset_ = _lower_by_rounding(float(np.quantile(scores, self.contamination)))
             reference = rng.choice(n, min(n, REFERENCE_ROWS), replace=False)
         self._names = rows.names if isinstance(rows, AnySource) else None
         self._reference: Any = _to_memory(take_rows(rows, np.sort(reference)))
         self._medians: Array | None = None
         return self
 
-    def _open(self, X: Any, *, reset: bool) -> Any:
+    def _open_rows(self, X: Any, *, reset: bool) -> Any:
         if is_read_in_place(X):
             return open_table(self, self.estimator, X, reset=reset)
         tags = get_tags(self.estimator).input_tags
@@ -204,7 +204,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             ensure_all_finite="allow-nan" if tags.allow_nan else True,
         )
 
-    def _threshold(self) -> float:
+    def _find_threshold(self) -> float:
         """The score below which, and only below which, ``p <= level``."""
         scores = self.calibration_scores_
         n = len(scores)
@@ -216,12 +216,12 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
                 SelectionWarning,
             )
             return float("-inf")
-        return _just_below(float(scores[rank - 1]))
+        return _lower_by_rounding(float(scores[rank - 1]))
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,); low for outliers."""
         check_is_fitted(self)
-        return log_densities(self.estimator_, self._open(X, reset=False))
+        return log_densities(self.estimator_, self._open_rows(X, reset=False))
 
     def decision_function(self, X: Any) -> Array:
         """Log-density minus the threshold, (n,); negative for outliers."""
@@ -273,7 +273,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             )
         check_count(top, "top")
         index = getattr(X, "index", None)
-        drop = self._drops(_to_memory(self._open(X, reset=False)))
+        drop = self._measure_density_drops(_to_memory(self._open_rows(X, reset=False)))
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(drop.shape[1])])
         order = np.argsort(-drop, axis=1, kind="stable")[:, :top]
         columns: dict[str, Any] = {}
@@ -309,7 +309,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             self.score_samples(X), self.offset_, ax, title="Rows by density", up="log-density"
         )
 
-    def _density(self, rows: Array) -> Array:
+    def _score_rows(self, rows: Array) -> Array:
         """Log-densities of rows in memory, with the column names of the fit."""
         named = rows if self._names is None else ArraySource(torch.from_numpy(rows), None, self._names)
         return log_densities(self.estimator_, named)
@@ -319,7 +319,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         return DetectorState(
             torch.tensor(self.offset_, dtype=torch.float64),
             None if scores is None else torch.from_numpy(scores),
-            torch.from_numpy(_dense(self._reference)),
+            torch.from_numpy(_to_dense(self._reference)),
             self._names is not None and hasattr(self, "feature_names_in_"),
         )
 
@@ -330,13 +330,13 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         self._names = tuple(map(str, self.feature_names_in_)) if tree.named else None
         self._reference, self._medians = tree.reference.numpy(), None
 
-    def _drops(self, rows: Any) -> Array:
+    def _measure_density_drops(self, rows: Any) -> Array:
         """Drop in log-density that each value accounts for, (n, d); NaN where it is missing."""
         if self._medians is None:
-            columns = conditional_log_densities(self._density, _dense(self._reference)).T
+            columns = conditional_log_densities(self._score_rows, _to_dense(self._reference)).T
             present = [column[~np.isnan(column)] for column in columns]
             self._medians = np.array([np.median(column) if len(column) else 0.0 for column in present])
-        return np.asarray(self._medians - conditional_log_densities(self._density, _dense(rows)))
+        return np.asarray(self._medians - conditional_log_densities(self._score_rows, _to_dense(rows)))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -351,7 +351,7 @@ def _to_memory(rows: Any) -> Any:
     return rows.reduce(lambda tile, weight: ConcatenatedRows.of(tile)).concatenate().cpu().numpy()
 
 
-def _dense(rows: Any) -> Array:
+def _to_dense(rows: Any) -> Array:
     return np.asarray(rows.toarray() if not isinstance(rows, np.ndarray) else rows, dtype=np.float64)
 
 
@@ -361,6 +361,6 @@ def conformal_p_values(calibration: Array, scores: Array) -> Array:
     return np.asarray((1.0 + np.searchsorted(calibration, highest, side="right")) / (len(calibration) + 1.0))
 
 
-def _just_below(score: float) -> float:
+def _lower_by_rounding(score: float) -> float:
     """The highest score that is below another by more than rounding."""
     return score - ROUNDING * max(1.0, abs(score)) if np.isfinite(score) else score

@@ -158,14 +158,14 @@ def penalised_path(
         >>> path.at(1.0)
         'K=3'
     """
-    rows, cost = _check_path(log_likelihood, penalty)
+    rows, cost = _check_path_inputs(log_likelihood, penalty)
     labels = tuple(range(len(cost))) if names is None else tuple(names)
     if len(labels) != len(cost) or len(set(labels)) != len(labels):
         raise ValueError(f"names must be {len(cost)} different names, got {list(labels)}")
     mean = rows.mean(0)
     if np.isneginf(mean).all():
         raise ValueError("log_likelihood is -inf for every model")
-    places, breakpoints = _envelope(mean, cost)
+    places, breakpoints = _find_upper_envelope(mean, cost)
     chosen = tuple(labels[j] for j in places)
     path = PenaltyPath(breakpoints, chosen, labels, mean, cost)
     if np.ndim(log_likelihood) < 2:
@@ -175,11 +175,11 @@ def penalised_path(
     shares = None
     if n_bootstrap > 0:
         rng = np.random.default_rng(seed(random_state))
-        shares = _bootstrap_shares(rows, cost, path.share_alphas, n_bootstrap, rng)
+        shares = _bootstrap_choice_shares(rows, cost, path.share_alphas, n_bootstrap, rng)
     return PenaltyPath(breakpoints, chosen, labels, mean, cost, np.array(errors) / drop, shares)
 
 
-def _check_path(log_likelihood: ArrayLike, penalty: ArrayLike) -> tuple[Array, Array]:
+def _check_path_inputs(log_likelihood: ArrayLike, penalty: ArrayLike) -> tuple[Array, Array]:
     """Rows (n, k), one where only means are given, and penalties (k,)."""
     rows = to_vector(log_likelihood, "log_likelihood")
     cost = to_vector(penalty, "penalty")
@@ -197,7 +197,7 @@ def _check_path(log_likelihood: ArrayLike, penalty: ArrayLike) -> tuple[Array, A
     return np.atleast_2d(rows), cost
 
 
-def _envelope(mean: Array, cost: Array) -> tuple[list[int], Array]:
+def _find_upper_envelope(mean: Array, cost: Array) -> tuple[list[int], Array]:
     """Models on the upper envelope as alpha rises, and the alphas where they change.
 
     A line is a point (penalty, likelihood); the envelope is the concave hull from the smallest penalty up to the
@@ -209,7 +209,7 @@ def _envelope(mean: Array, cost: Array) -> tuple[list[int], Array]:
         if hull and not mean[j] > mean[hull[-1]]:
             continue
         while hull:
-            slope = _slope(mean, cost, hull[-1], j)
+            slope = _slope_between(mean, cost, hull[-1], j)
             # An infinite slope is a breakpoint beyond all numbers: the smaller penalty is never reached.
             if np.isfinite(slope) and (not slopes or slope < slopes[-1]):
                 slopes.append(slope)
@@ -221,12 +221,12 @@ def _envelope(mean: Array, cost: Array) -> tuple[list[int], Array]:
     return hull[::-1], np.array(slopes[::-1], dtype=np.float64)
 
 
-def _slope(mean: Array, cost: Array, low: int, high: int) -> float:
+def _slope_between(mean: Array, cost: Array, low: int, high: int) -> float:
     with np.errstate(over="ignore", divide="ignore"):
         return float((mean[high] - mean[low]) / (cost[high] - cost[low]))
 
 
-def _bootstrap_shares(
+def _bootstrap_choice_shares(
     rows: Array, cost: Array, alphas: Array, n_bootstrap: int, rng: np.random.Generator
 ) -> Array:
     """How often each model is chosen at each alpha when the rows are drawn again with replacement."""

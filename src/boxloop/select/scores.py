@@ -83,7 +83,7 @@ class GroupedSums(Tree):
     total: Tensor  # of w_i v_i; infinite where a value is
 
     @classmethod
-    def of(
+    def from_values(
         cls,
         values: Array,
         places: NDArray[np.intp],
@@ -122,7 +122,7 @@ class GroupedSums(Tree):
         """Weighted mean of all values."""
         return self.sum / self.n_rows
 
-    def minus(self, number: float) -> Self:
+    def subtract(self, number: float) -> Self:
         """All values lowered by a number."""
         return type(self)(self.weight, self.square, self.total - number * self.weight)
 
@@ -177,7 +177,7 @@ def sum_log_densities(
         count = lengths.pop()
         indices = np.arange(count) if test is None else to_indices(test, count_rows(X))
         n = count if test is None else count_rows(X)
-        return tuple(GroupedSums.of(values, indices, n, weight, share) for values in density)
+        return tuple(GroupedSums.from_values(values, indices, n, weight, share) for values in density)
     n, names = X.n_rows, X.names
     selection = None if test is None else to_selection(test, n)
 
@@ -191,7 +191,9 @@ def sum_log_densities(
             return None
         table, mass = ArraySource(rows, None, names), weight.double().cpu().numpy()
         sums = [
-            GroupedSums.of(log_densities(estimator, table, places.numpy()), places.numpy(), n, mass, counts)
+            GroupedSums.from_values(
+                log_densities(estimator, table, places.numpy()), places.numpy(), n, mass, counts
+            )
             for estimator in estimators
         ]
         return _TileSums(sums[0], tuple(one.total for one in sums[1:]))

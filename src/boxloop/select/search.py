@@ -51,7 +51,7 @@ class SearchState(Tree):
     n_splits: int
 
 
-def _has_method(name: str) -> Callable[[Any], bool]:
+def _has_best_method(name: str) -> Callable[[Any], bool]:
     """Whether the best estimator, or before ``fit`` the one given, has a method."""
 
     def check(search: Any) -> bool:
@@ -182,7 +182,7 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
         if not grid:
             raise ValueError("param_grid holds no candidate")
         candidates = [configure_estimator(self.estimator, params, number) for params in grid]
-        folds = [Fold(), *self._folds(n, number)]
+        folds = [Fold(), *self._make_folds(n, number)]
         checkpoint = None
         if self.checkpoint is not None:
             checkpoint = Checkpoint(self.checkpoint, fingerprint_table(rows, weight))
@@ -199,7 +199,7 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
         lines = [[fits[i, f] for f in range(len(folds))] for i in range(len(grid))]
         self.cv_results_ = summarise_fits(grid, lines, self.criterion)
         self.n_splits_ = len(folds) - 1
-        self._warn()
+        self._warn_of_failed_fits()
         found = self.cv_results_
         self.best_index_ = (
             one_standard_error(found["gap"], found["gap_error"], found["n_parameters"])
@@ -213,9 +213,9 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
             self.best_estimator_ = clone(candidates[self.best_index_]).fit(rows, **weights)
         return self
 
-    def _folds(self, n: int, number: int) -> list[Fold]:
+    def _make_folds(self, n: int, number: int) -> list[Fold]:
         if isinstance(self.cv, Integral):
-            return Fold.shuffled(n, int(self.cv), number)
+            return Fold.from_shuffled_rows(n, int(self.cv), number)
         try:
             return Fold.from_pairs(check_cv(self.cv).split(np.empty(n)), n)
         except (TypeError, ValueError, IndexError) as error:
@@ -223,15 +223,15 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
                 f"cv must be a number of folds, a splitter or pairs of lists of row numbers below {n}: {error}"
             ) from error
 
-    def _warn(self) -> None:
+    def _warn_of_failed_fits(self) -> None:
         """Warn of candidates that failed, and once of fits that warned."""
         found = self.cv_results_
         for params, failure in zip(found["params"], found["failure"]):
             if failure:
-                message = f"{label(params)} could not be fitted and is left out: {failure}"
+                message = f"{format_parameters(params)} could not be fitted and is left out: {failure}"
                 warn_caller(message, SelectionWarning)
         warned = [
-            (label(params), messages[0])
+            (format_parameters(params), messages[0])
             for params, messages in zip(found["params"], found["warnings"])
             if messages
         ]
@@ -252,7 +252,7 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
         columns: dict[str, Any] = {name: self.cv_results_[name] for name in names}
         columns["warnings"] = [len(messages) for messages in self.cv_results_["warnings"]]
         columns["chosen"] = [j == self.best_index_ for j in range(len(columns["gap"]))]
-        return make_frame(columns, [label(params) for params in self.cv_results_["params"]])
+        return make_frame(columns, [format_parameters(params) for params in self.cv_results_["params"]])
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """How far each candidate is below the best by the criterion, with errors, and the one chosen.
@@ -277,11 +277,11 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
         measure = MEASURES[self.criterion] if isinstance(self.criterion, str) else "score"
         measure = f"{measure}, minus the best's"
         value, error, params = 0.0 - found["gap"], found["gap_error"], found["params"]
-        number = varying_number(params)
-        lines = {} if number is None else group_by_others(params, number)
+        number = find_varying_number(params)
+        lines = {} if number is None else group_by_other_parameters(params, number)
         if number is None or len(lines) > len(COLOURS):
             order = np.argsort(np.nan_to_num(-value, nan=np.inf), kind="stable")[:MAX_LINES]
-            names, varying = distinguish(params)
+            names, varying = name_candidates(params)
             return forest(
                 [names[j] for j in order],
                 value[order],
@@ -299,7 +299,7 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
             },
             ax,
             best=(params[best][number], value[best]),
-            told=f"chosen: {label(params[best])}" if len(lines) == 1 else "chosen",
+            told=f"chosen: {format_parameters(params[best])}" if len(lines) == 1 else "chosen",
             title="Candidates of the search",
             across=number,
             up=measure,
@@ -339,45 +339,45 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "cv_results_")
 
-    def _best(self) -> Any:
+    def _get_best_estimator(self) -> Any:
         check_is_fitted(self)
         return self.best_estimator_
 
-    @available_if(_has_method("predict"))
+    @available_if(_has_best_method("predict"))
     def predict(self, X: Any) -> Any:
         """``predict`` of the best estimator."""
-        return self._best().predict(X)
+        return self._get_best_estimator().predict(X)
 
-    @available_if(_has_method("predict_proba"))
+    @available_if(_has_best_method("predict_proba"))
     def predict_proba(self, X: Any) -> Any:
         """``predict_proba`` of the best estimator."""
-        return self._best().predict_proba(X)
+        return self._get_best_estimator().predict_proba(X)
 
-    @available_if(_has_method("score"))
+    @available_if(_has_best_method("score"))
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """``score`` of the best estimator."""
         weights = {} if sample_weight is None else {"sample_weight": sample_weight}
-        return float(self._best().score(X, y, **weights))
+        return float(self._get_best_estimator().score(X, y, **weights))
 
-    @available_if(_has_method("score_samples"))
+    @available_if(_has_best_method("score_samples"))
     def score_samples(self, X: Any) -> Any:
         """Log-density of each row under the best estimator."""
-        return self._best().score_samples(X)
+        return self._get_best_estimator().score_samples(X)
 
-    @available_if(_has_method("transform"))
+    @available_if(_has_best_method("transform"))
     def transform(self, X: Any) -> Any:
         """``transform`` of the best estimator."""
-        return self._best().transform(X)
+        return self._get_best_estimator().transform(X)
 
-    @available_if(_has_method("transform"))
+    @available_if(_has_best_method("transform"))
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """Fit, then ``transform`` of the best estimator."""
         return self.fit(X, y).transform(X)
 
-    @available_if(_has_method("sample"))
+    @available_if(_has_best_method("sample"))
     def sample(self, n_samples: int = 1) -> Any:
         """``sample`` of the best estimator."""
-        return self._best().sample(n_samples)
+        return self._get_best_estimator().sample(n_samples)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -398,25 +398,25 @@ class CandidateScores:
     n_parameters: float  # of that fit
 
     @classmethod
-    def of(cls, fits: Sequence[FoldFit]) -> CandidateScores | None:
+    def from_fits(cls, fits: Sequence[FoldFit]) -> CandidateScores | None:
         """From the fits of one candidate, the first being that to all rows; None where one failed."""
         density = [fit.density for fit in fits if fit.density is not None]
         if len(density) < len(fits):
             return None
         scores = np.array([fit.score for fit in fits[1:]])
-        folds = GroupedSums.of(scores, np.arange(len(scores)), len(scores))
+        folds = GroupedSums.from_values(scores, np.arange(len(scores)), len(scores))
         return cls(reduce(add, density[1:]), folds, density[0], fits[0].n_parameters)
 
-    def values(self, criterion: str | Criterion) -> GroupedSums:
+    def criterion_values(self, criterion: str | Criterion) -> GroupedSums:
         """The criterion as a mean of these values, higher being better: of rows, or of folds for a function."""
         n = self.all_rows.n_rows
         match criterion:
             case "log_likelihood":
                 return self.held_out
             case "aic":
-                return self.all_rows.minus(self.n_parameters / n)
+                return self.all_rows.subtract(self.n_parameters / n)
             case "bic":
-                return self.all_rows.minus(self.n_parameters * float(np.log(n)) / (2.0 * n))
+                return self.all_rows.subtract(self.n_parameters * float(np.log(n)) / (2.0 * n))
             case _:
                 return self.scores
 
@@ -425,16 +425,16 @@ def summarise_fits(
     grid: Sequence[Mapping[str, Any]], fits: Sequence[Sequence[FoldFit]], criterion: str | Criterion
 ) -> dict[str, Any]:
     """All criteria of all candidates, as :attr:`ModelSearchCV.cv_results_`; NaN for a candidate that failed."""
-    candidates = [CandidateScores.of(line) for line in fits]
+    candidates = [CandidateScores.from_fits(line) for line in fits]
     failure = [next((fit.failure for fit in line if fit.failure), "") for line in fits]
     if all(failure):
         raise ValueError(f"no candidate could be fitted: {'; '.join(dict.fromkeys(failure))}")
     density = [None if one is None else one.held_out for one in candidates]
-    values = [None if one is None else one.values(criterion) for one in candidates]
+    values = [None if one is None else one.criterion_values(criterion) for one in candidates]
     means = np.array([(NAN, NAN) if sums is None else sums.mean_error() for sums in density])
     score = np.array([NAN if sums is None else sums.mean for sums in values])
-    below, below_error = _gaps(density)
-    gap, gap_error = _gaps(values)
+    below, below_error = _measure_gaps(density)
+    gap, gap_error = _measure_gaps(values)
     if not (gap == 0.0).any():
         raise ValueError(
             f"no candidate has a finite {criterion if isinstance(criterion, str) else 'score'}: "
@@ -495,7 +495,7 @@ def _parameter_columns(grid: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return columns
 
 
-def _gaps(values: Sequence[GroupedSums | None]) -> tuple[Array, Array]:
+def _measure_gaps(values: Sequence[GroupedSums | None]) -> tuple[Array, Array]:
     """The gap of each candidate to the best, with paired errors; NaN where one failed or none is finite."""
     mean = np.array([NAN if sums is None else sums.mean for sums in values])
     mean[np.isnan(mean)] = -np.inf
@@ -507,12 +507,12 @@ def _gaps(values: Sequence[GroupedSums | None]) -> tuple[Array, Array]:
     return gap, error
 
 
-def label(params: Mapping[str, Any]) -> str:
+def format_parameters(params: Mapping[str, Any]) -> str:
     """Parameters in one line."""
     return ", ".join(f"{name}={value}" for name, value in params.items()) or "default parameters"
 
 
-def varying_number(params: Sequence[Mapping[str, Any]]) -> str | None:
+def find_varying_number(params: Sequence[Mapping[str, Any]]) -> str | None:
     """The one parameter that takes several numbers and no other values; None where there is none, or several."""
     names = [
         name
@@ -523,17 +523,21 @@ def varying_number(params: Sequence[Mapping[str, Any]]) -> str | None:
     return names[0] if len(names) == 1 else None
 
 
-def distinguish(params: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
+def name_candidates(params: Sequence[Mapping[str, Any]]) -> tuple[list[str], str]:
     """A short name for every candidate, of the values that vary; and the parameters that these are values of."""
     every = list(dict.fromkeys(name for one in params for name in one))
     varying = [name for name in every if len({repr(one.get(name)) for one in params}) > 1]
-    names = [", ".join(str(one.get(name, "-")) for name in varying) or label(one) for one in params]
+    names = [
+        ", ".join(str(one.get(name, "-")) for name in varying) or format_parameters(one) for one in params
+    ]
     return names, ", ".join(varying)
 
 
-def group_by_others(params: Sequence[Mapping[str, Any]], number: str) -> dict[str, list[int]]:
+def group_by_other_parameters(params: Sequence[Mapping[str, Any]], number: str) -> dict[str, list[int]]:
     """Indices of the candidates that agree in all other parameters, by increasing number."""
     lines: dict[str, list[int]] = {}
     for j, one in enumerate(params):
-        lines.setdefault(label({name: v for name, v in one.items() if name != number}), []).append(j)
+        lines.setdefault(
+            format_parameters({name: v for name, v in one.items() if name != number}), []
+        ).append(j)
     return {name: sorted(places, key=lambda j: params[j][number]) for name, places in lines.items()}

@@ -56,14 +56,14 @@ class TopicSpectrum:
         """One line for each eigenvalue, as a frame; NaN where nothing was tested."""
         rest = np.full(len(self.values) - 1 - len(self.null), np.nan)
 
-        def column(tested: Array) -> Array:
+        def pad_column(tested: Array) -> Array:
             return np.concatenate([[np.nan], tested, rest])
 
         columns: dict[str, Any] = {
             "eigenvalue": self.values,
-            "noise mean": column(self.null.mean(1)),
-            "noise max": column(self.null.max(1)),
-            "p_value": column(self.p_values),
+            "noise mean": pad_column(self.null.mean(1)),
+            "noise max": pad_column(self.null.max(1)),
+            "p_value": pad_column(self.p_values),
         }
         return make_frame(columns, list(range(1, len(self.values) + 1)))
 
@@ -129,18 +129,22 @@ def topic_spectrum(
         lambda rows, weight: ConcatenatedRows.of(moments.document_weights(rows, weight)[0])
     )
     lengths = shares.concatenate().long().cpu()
-    values = _largest(moments, width, stream)
+    values = _largest_eigenvalues(moments, width, stream)
     null: list[Array] = []
     for j in range(1, int((values > 0.0).sum())):
         found = spectral(source, j, stream)
         fewer = Topics(found.weights.cpu(), found.probabilities.cpu())
         drawn = (fewer.source(len(lengths), lengths, stream) for _ in range(draws))
-        null.append(np.array([_largest(DocumentMoments.measure(noise), j + 1, stream)[j] for noise in drawn]))
+        null.append(
+            np.array(
+                [_largest_eigenvalues(DocumentMoments.measure(noise), j + 1, stream)[j] for noise in drawn]
+            )
+        )
         if (1 + (null[-1] >= values[j]).sum()) / (1 + draws) > level:
             break
     return TopicSpectrum(values, np.array(null).reshape(-1, draws), level, moments.skipped)
 
 
-def _largest(documents: DocumentMoments, width: int, stream: torch.Generator) -> Array:
+def _largest_eigenvalues(documents: DocumentMoments, width: int, stream: torch.Generator) -> Array:
     values, _ = largest_eigenvalues(documents, width, stream)
     return np.asarray(values[:width].cpu().numpy())
