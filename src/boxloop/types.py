@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor
 
@@ -38,6 +38,7 @@ class Covariance(Protocol):
         """The variances, (m, d)."""
 
 
+@runtime_checkable
 class Distribution(Protocol):
     """A batch of m distributions over d columns: p(z), p(x|z) or q(z|x)."""
 
@@ -55,6 +56,7 @@ class Distribution(Protocol):
         """n draws from each member: (m, n, d)."""
 
 
+@runtime_checkable
 class LatentModel(Protocol):
     """p(z) and p(x|z): enough for criticism, generation, an ELBO or a sampler."""
 

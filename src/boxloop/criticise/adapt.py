@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,38 +28,6 @@ from boxloop.numeric import generator
 from boxloop.types import Distribution, LatentModel, Source
 
 
-@runtime_checkable
-class FittedEstimator(Protocol):
-    """A fitted estimator with its model."""
-
-    model_: Any
-
-
-@runtime_checkable
-class FittedSearch(Protocol):
-    """A fitted search over estimators with the best one."""
-
-    best_estimator_: Any
-
-
-@runtime_checkable
-class PreparesRows(Protocol):
-    """An estimator that checks or changes rows before its model sees them."""
-
-    def _prepare(self, source: Source) -> Source:
-        """Rows as the model takes them."""
-
-
-@runtime_checkable
-class AnyModel(LatentModel, Protocol):
-    """A model of any class, recognised by its methods."""
-
-
-@runtime_checkable
-class AnyDistribution(Distribution, Protocol):
-    """A distribution of any class, recognised by its methods."""
-
-
 @dataclass(frozen=True)
 class PriorAndEmission:
     """A prior and a function from latent values z (m, k) to m distributions, as a model."""
@@ -68,11 +36,9 @@ class PriorAndEmission:
     likelihood: Callable[[Tensor], Distribution]
 
     def prior(self) -> Distribution:
-        """The distribution of z."""
         return self.latent
 
     def emission(self, z: Tensor) -> Distribution:
-        """The distributions of x given z."""
         return self.likelihood(z)
 
 
@@ -83,7 +49,7 @@ def flatten_images(X: Any) -> Any:
 
 def unwrap_search(model: object) -> object:
     """The best estimator of a fitted search; anything else as it is."""
-    return model.best_estimator_ if isinstance(model, FittedSearch) else model
+    return getattr(model, "best_estimator_", model)
 
 
 def open_rows_for_model(
@@ -91,8 +57,8 @@ def open_rows_for_model(
 ) -> Source:
     """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so."""
     source = on_device(open_source(flatten_images(X), sample_weight), torch.device(device))
-    model = unwrap_search(model)
-    return model._prepare(source) if isinstance(model, PreparesRows) else source
+    prepare = getattr(unwrap_search(model), "_prepare", None)
+    return source if prepare is None else prepare(source)
 
 
 def as_model(model: object, emission: Callable[[Tensor], object] | None = None) -> LatentModel:
@@ -124,12 +90,11 @@ def as_model(model: object, emission: Callable[[Tensor], object] | None = None) 
     """
     if emission is not None:
         return PriorAndEmission(_to_prior(model), _make_emission(emission))
-    if isinstance(model, AnyModel):
+    if isinstance(model, LatentModel):
         return model
-    if isinstance(model, FittedSearch):
-        return as_model(model.best_estimator_)
-    if isinstance(model, FittedEstimator):
-        return as_model(model.model_)
+    for name in ("best_estimator_", "model_"):  # of a fitted search, of a fitted estimator
+        if hasattr(model, name):
+            return as_model(getattr(model, name))
     if isinstance(model, TorchDistribution):
         device = _check_single_distribution(from_torch(model), "a distribution of rows").mean.device
         one = Categorical(torch.zeros(1, 1, dtype=torch.float64, device=device))
@@ -180,14 +145,15 @@ def _to_tensor(value: Any) -> Tensor:
 def _from_sklearn_mixture(fitted: Any) -> Mixture[Any]:
     mean, covariance = _to_tensor(fitted.means_), _to_tensor(fitted.covariances_)
     family: Any
-    if fitted.covariance_type == "full":
-        family = FullGaussian.of(mean, covariance)
-    elif fitted.covariance_type == "tied":
-        family = TiedGaussian(mean, torch.linalg.cholesky(covariance))
-    elif fitted.covariance_type == "diag":
-        family = DiagonalGaussian(mean, covariance)
-    else:
-        family = SphericalGaussian(mean, covariance[:, None])
+    match fitted.covariance_type:
+        case "full":
+            family = FullGaussian.of(mean, covariance)
+        case "tied":
+            family = TiedGaussian(mean, torch.linalg.cholesky(covariance))
+        case "diag":
+            family = DiagonalGaussian(mean, covariance)
+        case _:
+            family = SphericalGaussian(mean, covariance[:, None])
     return Mixture(_to_tensor(fitted.weights_).log(), family)
 
 
@@ -259,7 +225,7 @@ def _to_prior(value: object) -> Distribution:
 
 def check_distribution(value: object, what: str) -> Distribution:
     """A distribution, or an error that names what was given for it."""
-    if isinstance(value, Tensor) or not isinstance(value, AnyDistribution):
+    if isinstance(value, Tensor) or not isinstance(value, Distribution):
         raise TypeError(
             f"{what} is {type(value).__name__}: a torch.distributions object, an object with mean, covariance(), "
             "log_prob and draw, or for emissions a pair of tensors (mean, variance) is needed"
@@ -269,9 +235,8 @@ def check_distribution(value: object, what: str) -> Distribution:
 
 def check_column_count(model: LatentModel, columns: int) -> None:
     """Refuse rows of another number of columns than the model's."""
-    expected = model.emission(model.prior().draw(1, generator(0, model.prior().mean.device))[0]).mean.shape[
-        -1
-    ]
+    prior = model.prior()
+    expected = model.emission(prior.draw(1, generator(0, prior.mean.device))[0]).mean.shape[-1]
     if expected != columns:
         raise ValueError(f"the model has {expected} columns, the rows have {columns}")
 

@@ -99,9 +99,8 @@ class Calibration:
         from boxloop.figures import probability_lines
 
         band = float(stats.kstwo.isf(0.05 / max(len(self.names), 1), self._smallest_column))
-        return probability_lines(
-            self.transform, self.names, band, ax, title="Probabilities, observed minus nominal"
-        )
+        title = "Probabilities, observed minus nominal"
+        return probability_lines(self.transform, self.names, band, ax, title=title)
 
     def plot_histogram(
         self, column: str | int = 0, ax: Axes | None = None, *, bins: int | None = None
@@ -303,18 +302,16 @@ class Reliability:
 
     def table(self) -> Any:
         """One line per bin that holds a row."""
-        full = self.count > 0
-        return make_frame(
-            {
-                "from": self.edges[:-1][full].tolist(),
-                "to": self.edges[1:][full].tolist(),
-                "rows": self.count[full].tolist(),
-                "confidence": self.confidence[full].tolist(),
-                "frequency": self.frequency[full].tolist(),
-                "chance low": self.low[full].tolist(),
-                "chance high": self.high[full].tolist(),
-            }
-        )
+        columns = {
+            "from": self.edges[:-1],
+            "to": self.edges[1:],
+            "rows": self.count,
+            "confidence": self.confidence,
+            "frequency": self.frequency,
+            "chance low": self.low,
+            "chance high": self.high,
+        }
+        return make_frame({name: values[self.count > 0].tolist() for name, values in columns.items()})
 
     def __str__(self) -> str:
         return (
@@ -339,8 +336,7 @@ class Reliability:
         """
         from boxloop.figures import reliability_diagram
 
-        title = f"Reliability of {self.event}"
-        return reliability_diagram({name: self.curve()}, ax, title=title)
+        return reliability_diagram({name: self.curve()}, ax, title=f"Reliability of {self.event}")
 
     def curve(self) -> tuple[Array, Array, Array, Array, Array]:
         """What a plot needs of bins that hold a row: confidence, frequency, rows, and the edges of the band."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor
@@ -237,18 +237,11 @@ def _mean_and_variance(distribution: Distribution, n: int, generator: Generator)
     return drawn.mean(1), drawn.var(1, correction=0)
 
 
-@runtime_checkable
-class SamplingModel(Protocol):
-    """A model with a sampler of its own."""
-
-    def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
-        """n rows and their latent values."""
-
-
 def draw_rows(model: LatentModel, n: int, generator: Generator) -> Tensor:
     """n independent rows of a model, (n, d), in random order, in float64; memory beside them does not grow with n."""
-    if isinstance(model, SamplingModel):
-        rows, _ = model.sample(n, generator)
+    sample = getattr(model, "sample", None)  # a sampler of its own
+    if sample is not None:
+        rows: Tensor = sample(n, generator)[0]
         return rows[torch.randperm(n, generator=generator, device=generator.device).to(rows.device)].double()
     prior = model.prior()
     parts = []

@@ -83,9 +83,8 @@ class ActiveUnits:
             "divergence error": self.divergence_error,
             "active": self.active,
         }
-        return make_frame(
-            {name: value[order].tolist() for name, value in columns.items()}, _code_names(order)
-        )
+        ordered = {name: value[order].tolist() for name, value in columns.items()}
+        return make_frame(ordered, _code_names(order))
 
     def plot(self, ax: Axes | None = None, *, top: int = 40) -> Axes:
         """Divergence of each column with its error, the largest on top; columns that are not active are marked.

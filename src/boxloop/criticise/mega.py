@@ -323,15 +323,16 @@ class Mega:
     def __repr__(self) -> str:
         lines = [self._format_headline()]
         for g in self.gaps:
-            line = f"  {g.name}: norm {g.norm():.4g}" + (
-                "" if g.p_value is None else f", p = {g.p_value:.3g}"
-            )
-            worst = int(torch.nan_to_num(g.z.abs(), nan=-1.0).argmax())
-            where = f"; largest z-score {float(g.z[worst]):.1f} at {g.labels[worst]}"
-            lines.append(line if self.no_errors else line + where)
-        return "\n".join(
-            [*lines, *([f"  no errors and no p-values: {self.no_errors}"] * bool(self.no_errors))]
-        )
+            line = f"  {g.name}: norm {g.norm():.4g}"
+            if g.p_value is not None:
+                line += f", p = {g.p_value:.3g}"
+            if not self.no_errors:
+                worst = int(torch.nan_to_num(g.z.abs(), nan=-1.0).argmax())
+                line += f"; largest z-score {float(g.z[worst]):.1f} at {g.labels[worst]}"
+            lines.append(line)
+        if self.no_errors:
+            lines.append(f"  no errors and no p-values: {self.no_errors}")
+        return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         return f"<p>{html.escape(self._format_headline())}</p>\n{self.summary().to_html()}"

@@ -70,10 +70,8 @@ def operator(gap: Tensor, tol: float = 1e-9, max_iter: int = 1000) -> tuple[Tens
         size = torch.linalg.vector_norm(gap)
         return size, gap / size.clamp(min=1e-300)
     column = int(gap.square().sum(0).argmax())
-    v = (
-        gap[:, column]
-        + torch.linspace(1e-3, 2e-3, len(gap), dtype=gap.dtype, device=gap.device) * gap.abs().max()
-    )
+    nudge = torch.linspace(1e-3, 2e-3, len(gap), dtype=gap.dtype, device=gap.device)
+    v = gap[:, column] + nudge * gap.abs().max()
     last = gap.new_zeros(())
     for _ in range(max_iter):
         size = torch.linalg.vector_norm(v)

@@ -49,19 +49,15 @@ SHARED, DISTINCT = 0.05, 0.99
 
 @runtime_checkable
 class ParametricModel(LatentModel, Protocol):
-    """A model with free parameters, which can be moved."""
+    """A model with a likelihood, and free parameters that may take any value."""
 
-    def free(self) -> dict[str, Tensor]:
-        """Parameters that may take any value."""
+    def free(self) -> dict[str, Tensor]: ...
 
-    def with_free(self, free: dict[str, Tensor]) -> Any:
-        """The model at other values of them."""
+    def with_free(self, free: dict[str, Tensor]) -> Any: ...
 
-    def log_prob(self, rows: Tensor) -> Tensor:
-        """Log-density of each row."""
+    def log_prob(self, rows: Tensor) -> Tensor: ...
 
-    def expect(self, rows: Tensor, weight: Tensor) -> Any:
-        """E step."""
+    def expect(self, rows: Tensor, weight: Tensor) -> Any: ...
 
 
 def has_free_parameters(model: LatentModel) -> TypeGuard[ParametricModel]:

@@ -79,11 +79,8 @@ class MomentPenalty:
             distribution, weight = finite
         if weight is None and not has_low_rank_form(rows, distribution):
             return fused_gap(rows, distribution.mean, _average_covariance_form(distribution))
-        share = (
-            distribution.mean.new_full((len(distribution.mean),), 1.0 / len(distribution.mean))
-            if weight is None
-            else weight
-        )
+        m = len(distribution.mean)
+        share = distribution.mean.new_full((m,), 1.0 / m) if weight is None else weight
         first = rows.mean(0) - share @ distribution.mean
         if has_low_rank_form(rows, distribution):
             second = second_gap_norm(rows, distribution, share)
@@ -116,16 +113,11 @@ def moment_penalty(
 
 def second_moment(distribution: Distribution, weight: Tensor | None = None) -> Tensor:
     """Second moment about zero of a mixture of m distributions, of equal weights if None, (d, d); differentiable."""
+    mean, covariance = distribution.mean, distribution.covariance()
     if weight is None:
-        m = len(distribution.mean)
-        return (
-            average_covariance(distribution.covariance(), distribution.mean.new_full((m,), 1.0 / m))
-            + gram(distribution.mean) / m
-        )
-    return (
-        average_covariance(distribution.covariance(), weight)
-        + (distribution.mean * weight[:, None]).mT @ distribution.mean
-    )
+        m = len(mean)
+        return average_covariance(covariance, mean.new_full((m,), 1.0 / m)) + gram(mean) / m
+    return average_covariance(covariance, weight) + (mean * weight[:, None]).mT @ mean
 
 
 def _average_covariance_form(distribution: Distribution) -> Tensor:
@@ -248,15 +240,12 @@ def has_low_rank_form(rows: Tensor, distribution: Distribution) -> bool:
     covariance = distribution.covariance()
     if isinstance(covariance, forms.Shared):
         covariance = covariance.one
-    extra = (
-        covariance.loadings.shape[0] * covariance.loadings.shape[2]
-        if isinstance(covariance, forms.LowRank)
-        else 0
-    )
-    return (
-        isinstance(covariance, forms.Diagonal | forms.LowRank)
-        and len(rows) + len(distribution.mean) + extra < rows.shape[1]
-    )
+    if not isinstance(covariance, forms.Diagonal | forms.LowRank):
+        return False
+    extra = 0
+    if isinstance(covariance, forms.LowRank):
+        extra = covariance.loadings.shape[0] * covariance.loadings.shape[2]
+    return len(rows) + len(distribution.mean) + extra < rows.shape[1]
 
 
 def _average_low_rank_covariance(covariance: Covariance, weight: Tensor) -> tuple[Tensor, Tensor] | None:

@@ -62,11 +62,9 @@ class Difference:
         """The difference over its standard error; 0 where there is no difference at all."""
         if self.value == 0.0:
             return 0.0
-        return (
-            self.value / self.standard_error
-            if self.standard_error > 0.0
-            else float(np.sign(self.value)) * np.inf
-        )
+        if self.standard_error > 0.0:
+            return self.value / self.standard_error
+        return float(np.sign(self.value)) * math.inf
 
     def __str__(self) -> str:
         return format_with_error(self.value, self.standard_error, sign="+")
@@ -135,29 +133,22 @@ class RegressionScores:
             ``inside``, the share of rows; ``standard_error``, :math:`\sqrt{\ell (1 - \ell) / n}`, of a predictor that
             is right; ``z``, the difference from the level over it; ``p_value``, of the exact binomial test.
         """
-        lines: dict[str, list[Any]] = {
-            key: [] for key in ("output", "level", "inside", "standard_error", "z", "p_value")
-        }
+        lines: list[tuple[Any, ...]] = []
         for name, values in zip(self.names, self.transform.T, strict=True):
             for level in levels:
                 check_level(level)
                 inside = np.abs(2.0 * values - 1.0) <= level
                 share, error = float(inside.mean()), math.sqrt(level * (1.0 - level) / len(values))
                 test = stats.binomtest(int(inside.sum()), len(values), level)
-                cells = (name, float(level), share, error, (share - level) / error, float(test.pvalue))
-                for key, cell in zip(lines, cells, strict=True):
-                    lines[key].append(cell)
-        return make_frame(lines)
+                z = (share - level) / error
+                lines.append((name, float(level), share, error, z, float(test.pvalue)))
+        columns = ("output", "level", "inside", "standard_error", "z", "p_value")
+        return make_frame({name: [line[i] for line in lines] for i, name in enumerate(columns)})
 
     def table(self) -> Any:
         """One line per output: scores with standard errors, variance ratio, coverage, and Kolmogorov's p-value."""
-        facts = {
-            "log score": self.log_score,
-            "CRPS": self.crps,
-            "squared error": self.squared_error,
-        }
         columns: dict[str, list[float]] = {"rows": [self.n_rows] * len(self.names)}
-        for name, rows in facts.items():
+        for name, rows in self._scores().items():
             pairs = [mean_and_error(column) for column in rows.T]
             columns[name] = [value for value, _ in pairs]
             columns[f"{name} error"] = [error for _, error in pairs]
@@ -177,12 +168,11 @@ class RegressionScores:
         Returns:
             By name: ``log score``, ``CRPS``, ``squared error``.
         """
-        pairs = {
-            "log score": (self.log_score, other.log_score),
-            "CRPS": (self.crps, other.crps),
-            "squared error": (self.squared_error, other.squared_error),
-        }
-        return {name: paired_difference(a, b) for name, (a, b) in pairs.items()}
+        theirs = other._scores()
+        return {name: paired_difference(rows, theirs[name]) for name, rows in self._scores().items()}
+
+    def _scores(self) -> dict[str, Array]:
+        return {"log score": self.log_score, "CRPS": self.crps, "squared error": self.squared_error}
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """How often central intervals of every probability hold the value, with a band for right predictions.
@@ -204,9 +194,7 @@ class RegressionScores:
         for name, row in zip(self.names, self.table().to_dict("records"), strict=True):
             keys = ["CRPS"] if math.isnan(row["log score"]) else ["log score", "CRPS"]
             scores = [f"{key} {format_with_error(row[key], row[f'{key} error'])}" for key in keys]
-            inside = [
-                f"{row[f'inside {level:.0%}']:.3f} of rows in the {level:.0%} interval" for level in LEVELS
-            ]
+            inside = [f"{row[f'inside {p:.0%}']:.3f} of rows in the {p:.0%} interval" for p in LEVELS]
             ratio = f"variance ratio {row['variance ratio']:.3g}"
             lines.append(f"{name}: {', '.join(scores)}, {ratio}; {', '.join(inside)}")
         return "\n".join(lines)
@@ -413,28 +401,16 @@ class ClassificationScores:
 
     def table(self) -> Any:
         """One line per score: its value and standard error; of calibration errors also their distribution by chance."""
-        facts = {
-            "log score": mean_and_error(self.log_score),
-            "Brier score": mean_and_error(self.brier),
-            "accuracy": mean_and_error(self.correct.astype(float)),
-            "calibration error": (self.reliability.calibration_error, self.reliability.standard_error),
-            "calibration error, equal counts": (
-                self.adaptive.calibration_error,
-                self.adaptive.standard_error,
-            ),
-        }
-        chance = [(math.nan, math.nan, math.nan)] * 3
-        chance += [(one.chance, one.chance_high, one.p_value) for one in (self.reliability, self.adaptive)]
-        return make_frame(
-            {
-                "value": [value for value, _ in facts.values()],
-                "standard_error": [error for _, error in facts.values()],
-                "chance": [one for one, _, _ in chance],
-                "chance_high": [one for _, one, _ in chance],
-                "p_value": [one for _, _, one in chance],
-            },
-            list(facts),
-        )
+        unknown = (math.nan, math.nan, math.nan)
+        lines = {name: (*mean_and_error(rows), *unknown) for name, rows in self._scores().items()}
+        for name, one in (
+            ("calibration error", self.reliability),
+            ("calibration error, equal counts", self.adaptive),
+        ):
+            error = (one.calibration_error, one.standard_error)
+            lines[name] = (*error, one.chance, one.chance_high, one.p_value)
+        names = ("value", "standard_error", "chance", "chance_high", "p_value")
+        return make_frame(dict(zip(names, zip(*lines.values()))), list(lines))
 
     def difference(self, other: ClassificationScores) -> dict[str, Difference]:
         """These scores minus those of another predictor on the same rows, paired.
@@ -445,12 +421,12 @@ class ClassificationScores:
         Returns:
             By name: ``log score``, ``Brier score``, ``accuracy``.
         """
-        pairs = {
-            "log score": (self.log_score, other.log_score),
-            "Brier score": (self.brier, other.brier),
-            "accuracy": (self.correct.astype(float), other.correct.astype(float)),
-        }
-        return {name: paired_difference(a, b) for name, (a, b) in pairs.items()}
+        theirs = other._scores()
+        return {name: paired_difference(rows, theirs[name]) for name, rows in self._scores().items()}
+
+    def _scores(self) -> dict[str, Array]:
+        correct = self.correct.astype(float)
+        return {"log score": self.log_score, "Brier score": self.brier, "accuracy": correct}
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """The reliability diagram, with the 95% band of right probabilities.
@@ -468,14 +444,11 @@ class ClassificationScores:
         return self.reliability.plot(ax)
 
     def __str__(self) -> str:
-        score, error = mean_and_error(self.log_score)
-        brier, brier_error = mean_and_error(self.brier)
+        score = format_with_error(*mean_and_error(self.log_score))
+        brier = format_with_error(*mean_and_error(self.brier))
         impossible = f"; {self.n_impossible} label(s) had probability 0" if self.n_impossible else ""
-        return (
-            f"{self.n_rows} rows: log score {format_with_error(score, error)}, "
-            f"Brier score {format_with_error(brier, brier_error)}, "
-            f"accuracy {self.accuracy:.3f}{impossible}\n{self.reliability}"
-        )
+        scores = f"log score {score}, Brier score {brier}, accuracy {self.accuracy:.3f}{impossible}"
+        return f"{self.n_rows} rows: {scores}\n{self.reliability}"
 
 
 @single_threaded

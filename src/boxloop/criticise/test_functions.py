@@ -375,10 +375,8 @@ class SecondStatistic:
         y = rows - self.frame.origin
         if not bool(torch.isnan(y.sum())):
             one = torch.ones_like(y[..., 0, :, None] * y[..., 0, None, :])
-            count, squared = (
-                one * weight.sum(-1)[..., None, None],
-                one * weight.square().sum(-1)[..., None, None],
-            )
+            count = one * weight.sum(-1)[..., None, None]
+            squared = one * weight.square().sum(-1)[..., None, None]
             return MomentSums(count, *self._sum_products_and_squares(y, torch.ones_like(y), weight), squared)
         seen = (~torch.isnan(y)).to(y.dtype)
         y = torch.nan_to_num(y, nan=0.0)
@@ -395,10 +393,8 @@ class SecondStatistic:
         if self.centred:
             return product, fourth
         at, by = self.frame.origin, self.frame.origin[:, None]
-        alone, squares = (
-            _sum_weighted_products(y, weight, seen) * at,
-            _sum_weighted_products(square, weight, seen) * at.square(),
-        )
+        alone = _sum_weighted_products(y, weight, seen) * at
+        squares = _sum_weighted_products(square, weight, seen) * at.square()
         cubes = _sum_weighted_products(square, weight, y) * at
         cross = 2.0 * (by * at) * product
         return product + alone + alone.mT, fourth + squares + squares.mT + 2.0 * (cubes + cubes.mT) + cross
@@ -406,10 +402,8 @@ class SecondStatistic:
     def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor:
         """Mean covariance plus mean product of means (Beaulac 2023, eq. 8, with outer products)."""
         mean = distribution.mean - self.frame.origin
-        about = (
-            average_covariance(distribution.covariance(), weight.to(distribution.mean.dtype))
-            + (mean * weight[:, None]).mT @ mean
-        )
+        about = average_covariance(distribution.covariance(), weight.to(distribution.mean.dtype))
+        about = about + (mean * weight[:, None]).mT @ mean
         return about if self.centred else about + self._origin_products(weight.to(mean) @ mean)
 
     def _origin_products(self, mean: Tensor) -> Tensor:
@@ -423,11 +417,8 @@ class SecondStatistic:
         value = self.forward_moment(distribution, weight)
         near = value.detach() / weight.detach().sum() if about is None else about
         with torch.no_grad():
-            mean, covariance, by = (
-                distribution.mean - self.frame.origin,
-                distribution.covariance(),
-                weight.square(),
-            )
+            mean, by = distribution.mean - self.frame.origin, weight.square()
+            covariance = distribution.covariance()
             if self.centred and isinstance(covariance, forms.Diagonal):
                 return NodeSums(value, *_sum_independent_products(mean, covariance.variance, by, near))
             square, fourth = torch.zeros_like(value), torch.zeros_like(value)
@@ -560,11 +551,9 @@ class PowerStatistic(VectorStatistic):
         if bool(((self.directions != 0).sum(1) > 1).any()):
             return None
         found = count_moment(distribution, self.frame.origin, self.order)
-        return (
-            None
-            if found is None
-            else (found / self.frame.scale**self.order) @ (self.directions**self.order).mT
-        )
+        if found is None:
+            return None
+        return (found / self.frame.scale**self.order) @ (self.directions**self.order).mT
 
 
 @dataclass(frozen=True)
@@ -596,10 +585,8 @@ class Fourier:
             raise ValueError(f"width must be positive, got {width}")
         stream = frame.generator
         frequencies = normal((self.count, d), stream).to(frame.origin) / width
-        phase = (
-            2 * math.pi * torch.rand(self.count, generator=stream, device=stream.device, dtype=torch.float64)
-        )
-        return FourierStatistic(frame, frequencies, phase.to(frame.origin))
+        uniform = torch.rand(self.count, generator=stream, device=stream.device, dtype=torch.float64)
+        return FourierStatistic(frame, frequencies, (2 * math.pi * uniform).to(frame.origin))
 
 
 @dataclass(frozen=True)
@@ -677,18 +664,13 @@ class Below:
             raise TypeError(
                 f"thresholds must map columns to values, as {{'height': [150, 180]}}, got {type(thresholds).__name__}"
             )
-        pairs = [
-            (column_index(frame.names, key), float(at)) for key, values in thresholds.items() for at in values
-        ]
+        names, origin = frame.names, frame.origin
+        pairs = [(column_index(names, key), float(at)) for key, values in thresholds.items() for at in values]
         if not pairs or not all(math.isfinite(at) for _, at in pairs):
             raise ValueError(f"thresholds must be finite numbers, at least one, got {dict(thresholds)}")
         places, values = zip(*pairs, strict=True)
-        device = frame.origin.device
-        return BelowStatistic(
-            frame,
-            torch.tensor(places, device=device),
-            torch.tensor(values, dtype=torch.float64).to(frame.origin),
-        )
+        at = torch.tensor(values, dtype=torch.float64).to(origin)
+        return BelowStatistic(frame, torch.tensor(places, device=origin.device), at)
 
 
 @dataclass(frozen=True)

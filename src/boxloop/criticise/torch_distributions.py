@@ -45,10 +45,9 @@ class TorchBatch:
     def mean(self) -> Tensor:
         """(m, d); NaN where it has no closed form."""
         mean = _closed_form_mean(self.distribution)
-        if mean is not None:
-            return mean.reshape(-1, self.columns)
-        drawn = self._sample(1)
-        return torch.full_like(drawn[0], torch.nan)
+        return (
+            torch.full_like(self._sample(1)[0], torch.nan) if mean is None else mean.reshape(-1, self.columns)
+        )
 
     @property
     def has_moments(self) -> bool:
@@ -119,13 +118,7 @@ def _closed_form_mean(distribution: TorchDistribution) -> Tensor | None:
     """The mean, None where it has no closed form, or where ``mean`` is another quantity."""
     if isinstance(distribution, distributions.Independent):
         return _closed_form_mean(distribution.base_dist)
-    part = (
-        distribution.component_distribution
-        if isinstance(distribution, distributions.MixtureSameFamily)
-        else distribution
-    )
-    if isinstance(part, distributions.Independent):
-        part = part.base_dist
+    part = _unwrap_independent(getattr(distribution, "component_distribution", distribution))  # of a mixture
     if isinstance(part, distributions.VonMises | distributions.Categorical):
         return None  # the circular mean; no mean at all
     try:
@@ -139,30 +132,22 @@ def _closed_form_covariance(
 ) -> forms.Dense | forms.Diagonal | forms.LowRank | None:
     """Of all members, over (d,) columns; None where it has no closed form."""
     if isinstance(distribution, distributions.LowRankMultivariateNormal):
-        factor = distribution.cov_factor
-        return forms.LowRank(
-            factor.reshape(-1, *factor.shape[-2:]), distribution.cov_diag.reshape(-1, columns)
-        )
-    if (
-        _closed_form_mean(distribution) is not None
-        and not _unwrap_independent(distribution).event_shape
-        and not _is_mixture_of_events(distribution)
-    ):
+        factor = distribution.cov_factor.reshape(-1, *distribution.cov_factor.shape[-2:])
+        return forms.LowRank(factor, distribution.cov_diag.reshape(-1, columns))
+    is_mixture_of_events = (
+        isinstance(distribution, distributions.MixtureSameFamily) and distribution.event_shape
+    )
+    has_independent_columns = not _unwrap_independent(distribution).event_shape and not is_mixture_of_events
+    if has_independent_columns and _closed_form_mean(distribution) is not None:
         return forms.Diagonal(distribution.variance.reshape(-1, columns))
     dense = _dense_covariance(distribution)
     return None if dense is None else forms.Dense(dense.reshape(-1, columns, columns))
 
 
-def _unwrap_independent(distribution: TorchDistribution) -> TorchDistribution:
-    return (
-        _unwrap_independent(distribution.base_dist)
-        if isinstance(distribution, distributions.Independent)
-        else distribution
-    )
-
-
-def _is_mixture_of_events(distribution: TorchDistribution) -> bool:
-    return isinstance(distribution, distributions.MixtureSameFamily) and bool(distribution.event_shape)
+def _unwrap_independent(distribution: Any) -> Any:
+    while isinstance(distribution, distributions.Independent):
+        distribution = distribution.base_dist
+    return distribution
 
 
 def _dense_covariance(distribution: TorchDistribution) -> Tensor | None:
@@ -175,10 +160,8 @@ def _dense_covariance(distribution: TorchDistribution) -> Tensor | None:
     if isinstance(distribution, distributions.MixtureSameFamily):
         return _mixture_covariance(distribution)
     if isinstance(distribution, distributions.Dirichlet):
-        return (
-            _multinomial_covariance(distribution.mean)
-            / (distribution.concentration.sum(-1) + 1.0)[..., None, None]
-        )
+        total = distribution.concentration.sum(-1)[..., None, None]
+        return _multinomial_covariance(distribution.mean) / (total + 1.0)
     if isinstance(distribution, distributions.Multinomial):
         return distribution.total_count * _multinomial_covariance(distribution.probs)
     if isinstance(distribution, distributions.OneHotCategorical):

@@ -12,14 +12,7 @@ import numpy as np
 from boxloop.data import AnySource, check_weight, is_read_in_place, make_frame, open_source
 from boxloop.numeric import single_threaded
 from boxloop.select.rows import count_rows
-from boxloop.select.scores import (
-    Array,
-    GroupedSums,
-    aic_bic,
-    count_parameters,
-    gaps_to_best,
-    sum_log_densities,
-)
+from boxloop.select.scores import Array, aic_bic, count_parameters, gaps_to_best, sum_log_densities
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,13 +80,11 @@ class Comparison:
                 columns[f"{name} error"] = error
         return columns
 
-    def _list_verdicts(self) -> list[str]:
-        first = f"tied with {', '.join(self.tied)}" if self.tied else "best"
-        return [first, *("tied" if name in self.tied else "" for name in self.names[1:])]
-
     def table(self) -> Any:
         """One row per model, as a pandas frame; the last column says which is best or tied."""
-        return make_frame({**self._collect_columns(), "verdict": self._list_verdicts()}, self.names)
+        first = f"tied with {', '.join(self.tied)}" if self.tied else "best"
+        others = ["tied" if name in self.tied else "" for name in self.names[1:]]
+        return make_frame({**self._collect_columns(), "verdict": [first, *others]}, self.names)
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """How far each model is below the first on the same rows, with one and two standard errors of the difference.
@@ -204,7 +195,10 @@ def compare(
     order = np.argsort(-means[:, 0], kind="stable")
     density = [found[j] for j in order]
     names = tuple(list(named)[j] for j in order)
-    gap, error = _measure_gaps_to_first(density)
+    if np.isneginf(density[0].mean):  # no model has a finite mean
+        gap, error = np.zeros(len(density)), np.full(len(density), np.nan)
+    else:
+        gap, error = gaps_to_best(density, 0)
     counts = [count_parameters(named[name], rows) for name in names]
     both = np.array([aic_bic(sums.sum, sums.n_rows, count) for sums, count in zip(density, counts)])
     return Comparison(
@@ -247,13 +241,6 @@ def name_models(models: Any) -> dict[str, Any]:
     if not named:
         raise ValueError("models is empty: at least one model is needed")
     return named
-
-
-def _measure_gaps_to_first(density: Sequence[GroupedSums]) -> tuple[Array, Array]:
-    """The gap of each model to the first; zero, with unknown errors, where no model has a finite mean."""
-    if np.isneginf(density[0].mean):
-        return np.zeros(len(density)), np.full(len(density), np.nan)
-    return gaps_to_best(density, 0)
 
 
 def _evaluate_criterion(criterion: Criterion, models: Sequence[Any], X: Any) -> tuple[Array, Array]:

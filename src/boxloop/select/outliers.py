@@ -40,10 +40,8 @@ if TYPE_CHECKING:
 MAX_CALIBRATION = 1 << 17
 """Most calibration rows: more would only make p-values finer than 1 in 100,000."""
 
-
 REFERENCE_ROWS = 256
 """Rows that give the median conditional log-density of each column."""
-
 
 ROUNDING = 1e-9
 """Relative difference within which two log-densities of a row, from other tiles or processors, are ties."""
@@ -240,8 +238,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
 
         For rows from the distribution of the calibration rows, the chance of one at most t is at most t, for every t.
         """
-        scores = self.score_samples(X)
-        return conformal_p_values(self.calibration_scores_, scores)
+        return conformal_p_values(self.calibration_scores_, self.score_samples(X))
 
     def reasons(self, X: Any, top: int = 3) -> Any:
         r"""Which columns make each row unusual.
@@ -305,9 +302,8 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         """
         from boxloop.figures import outlier_scores
 
-        return outlier_scores(
-            self.score_samples(X), self.offset_, ax, title="Rows by density", up="log-density"
-        )
+        scores = self.score_samples(X)
+        return outlier_scores(scores, self.offset_, ax, title="Rows by density", up="log-density")
 
     def _score_rows(self, rows: Array) -> Array:
         """Log-densities of rows in memory, with the column names of the fit."""

@@ -98,13 +98,8 @@ class GroupedSums(Tree):
         weight = np.ones(len(values)) if weight is None else np.asarray(weight, dtype=np.float64)
         once = weight if share is None else weight * share
         counted = once > 0.0  # a row without weight may have no density
-        group, weight, once, values = (
-            group[counted],
-            weight[counted],
-            once[counted],
-            np.asarray(values)[counted],
-        )
-        sums = (once, once * weight, once * values)
+        group, weight, once = group[counted], weight[counted], once[counted]
+        sums = (once, once * weight, once * np.asarray(values)[counted])
         return cls(*(torch.from_numpy(np.bincount(group, part, minlength=size)) for part in sums))
 
     @property

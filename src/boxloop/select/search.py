@@ -173,9 +173,8 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
         weight = None
         if sample_weight is not None and not in_place:
             if not has_fit_parameter(self.estimator, "sample_weight"):
-                raise TypeError(
-                    f"fit of {type(self.estimator).__name__} takes no sample_weight: leave it out"
-                )
+                name = type(self.estimator).__name__
+                raise TypeError(f"fit of {name} takes no sample_weight: leave it out")
             weight = check_weight(sample_weight, n).numpy()
         number = seed(self.random_state) % 2**32
         grid: Sequence[Mapping[str, Any]] = list(ParameterGrid(self.param_grid))
@@ -226,15 +225,13 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
     def _warn_of_failed_fits(self) -> None:
         """Warn of candidates that failed, and once of fits that warned."""
         found = self.cv_results_
-        for params, failure in zip(found["params"], found["failure"]):
+        warned = []
+        for params, failure, messages in zip(found["params"], found["failure"], found["warnings"]):
+            name = format_parameters(params)
             if failure:
-                message = f"{format_parameters(params)} could not be fitted and is left out: {failure}"
-                warn_caller(message, SelectionWarning)
-        warned = [
-            (format_parameters(params), messages[0])
-            for params, messages in zip(found["params"], found["warnings"])
-            if messages
-        ]
+                warn_caller(f"{name} could not be fitted and is left out: {failure}", SelectionWarning)
+            if messages:
+                warned.append((name, messages[0]))
         if warned:
             warn_caller(
                 f"fits of {len(warned)} of {len(found['warnings'])} candidates warned, the first for {warned[0][0]}: "
@@ -320,12 +317,11 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
         for name, column in columns.items():
             if len(column) != len(columns["params"]):
                 raise ValueError(f"cv_results_[{name!r}] has {len(column)} entries")
-            integer = name == "rank_test_score"
-            results[name] = (
-                column
-                if name in lists
-                else np.array([float(v) for v in column], np.int32 if integer else float)
-            )
+            if name in lists:
+                results[name] = column
+            else:
+                dtype = np.int32 if name == "rank_test_score" else float
+                results[name] = np.array([float(v) for v in column], dtype)
         results["warnings"] = [tuple(messages) for messages in columns["warnings"]]
         self.cv_results_, self.best_index_, self.n_splits_ = results, tree.best_index, tree.n_splits
         self.best_params_ = results["params"][tree.best_index]
@@ -440,18 +436,11 @@ def summarise_fits(
             f"no candidate has a finite {criterion if isinstance(criterion, str) else 'score'}: "
             "each gives some row a density of zero, or its number of parameters is unknown"
         )
-    both = np.array(
-        [
-            (NAN, NAN) if one is None else aic_bic(one.all_rows.sum, one.all_rows.n_rows, one.n_parameters)
-            for one in candidates
-        ]
-    )
-    splits = np.array(
-        [
-            [NAN if one is None else _split_score(fit, criterion) for fit in line[1:]]
-            for one, line in zip(candidates, fits)
-        ]
-    )
+    both, splits = np.full((len(fits), 2), NAN), np.full((len(fits), len(fits[0]) - 1), NAN)
+    for j, one in enumerate(candidates):
+        if one is not None:
+            both[j] = aic_bic(one.all_rows.sum, one.all_rows.n_rows, one.n_parameters)
+            splits[j] = [_split_score(fit, criterion) for fit in fits[j][1:]]
     ranked = np.nan_to_num(score, nan=-np.inf)
     return {
         **_parameter_columns(grid),
@@ -470,9 +459,7 @@ def summarise_fits(
         "gap": gap,
         "gap_error": gap_error,
         "failure": failure,
-        "warnings": [
-            tuple(dict.fromkeys(message for fit in line for message in fit.warnings)) for line in fits
-        ],
+        "warnings": [tuple(dict.fromkeys(text for fit in line for text in fit.warnings)) for line in fits],
     }
 
 
