@@ -70,14 +70,14 @@ def test_tiles_change_nothing(monkeypatch):
 
 def test_the_permuted_statistics_are_those_of_permuted_rows():
     x, y = two(8, 6)
-    found = pairwise.contrast(
+    found = pairwise.contrast_samples(
         lambda a, b: torch.exp(-0.5 * pairwise.square_distances(a, b)),
         torch.tensor(x),
         torch.tensor(y),
         20,
         3,
     )
-    pooled, member = np.concatenate([x, y]), pairwise.splits(8, 6, 20, 3).numpy().astype(bool)
+    pooled, member = np.concatenate([x, y]), pairwise.draw_permuted_splits(8, 6, 20, 3).numpy().astype(bool)
     assert np.array_equal(member.sum(0), np.full(21, 8))
     expected = [naive(pooled[s], pooled[~s], 1.0) for s in member.T]
     np.testing.assert_allclose(found.values.numpy(), expected, rtol=1e-10)

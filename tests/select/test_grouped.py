@@ -153,6 +153,6 @@ def test_a_penalty_lowers_every_value() -> None:
     rng = np.random.default_rng(4)
     values, weight = rng.normal(size=30), rng.integers(1, 4, 30).astype(float)
     plain = GroupedSums.from_values(values, np.arange(30), 30, weight)
-    lowered = plain.minus(0.7)
+    lowered = plain.subtract(0.7)
     assert lowered.mean == pytest.approx(np.average(values, weights=weight) - 0.7, rel=1e-12)
     assert lowered.gap_to(plain)[0] == pytest.approx(0.7, rel=1e-12)
