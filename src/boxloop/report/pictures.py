@@ -274,7 +274,7 @@ def gap_tooltips(criticism: Mega, axes: Any) -> tuple[Tooltip, ...]:
 def pair_tooltips(gap: Gap, axes: Any) -> tuple[Tooltip, ...]:
     """Every pair of columns, on both sides of the diagonal, the worst first."""
     i, j = np.triu_indices(len(gap.statistic.frame.names))
-    z, data, model = (gap.z, gap.statistic.flat(gap.data), gap.statistic.flat(gap.model))
+    z, data, model = (gap.z, gap.statistic.flatten(gap.data), gap.statistic.flatten(gap.model))
     rows = zip(gap.labels, z.tolist(), data.tolist(), model.tolist(), strict=True)
     words = [_describe_gap({"entry": e, "z": s, "data": x, "model": y}) for e, s, x, y in rows]
     order = np.argsort(-np.abs(z.numpy()), kind="stable")
