@@ -341,11 +341,15 @@ class RowSampler:
         indices = numbers.choice(n_rows, size, replace=False, shuffle=False)
         return cls(torch.from_numpy(np.sort(indices)), size / n_rows)
 
+    def indices_between(self, start: int, stop: int) -> Tensor:
+        """The sampled rows from ``start`` to ``stop``, counted from ``start``."""
+        a, b = torch.searchsorted(self.indices, torch.tensor([start, stop])).tolist()
+        return self.indices[a:b] - start
+
     def take(self, rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         """The sampled rows of a tile in float64, beside their weights."""
         dense = rows.to_dense() if rows.layout != torch.strided else rows
-        first, last = torch.searchsorted(self.indices, torch.tensor([start, start + len(weight)])).tolist()
-        chosen = (self.indices[first:last] - start).to(rows.device)
+        chosen = self.indices_between(start, start + len(weight)).to(rows.device)
         return ConcatenatedRows((torch.cat([dense[chosen].double(), weight[chosen, None].double()], 1),))
 
 
