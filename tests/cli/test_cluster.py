@@ -395,14 +395,14 @@ def test_without_dask_it_is_said_what_to_install(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.usefixtures("quick_workers")
 def test_workers_may_take_their_time_to_come_back() -> None:
-    with options.on_cluster(1, None):
+    with options.open_cluster(1, None):
         assert dask.config.get("distributed.deploy.lost-worker-timeout") == "5 minutes"
     assert dask.config.get("distributed.deploy.lost-worker-timeout") != "5 minutes"
 
 
 def test_a_lost_scheduler_is_told_by_us_alone(address: str) -> None:
     logger = logging.getLogger("distributed.client")
-    with options.on_cluster(None, address):
+    with options.open_cluster(None, address):
         assert not logger.isEnabledFor(logging.ERROR)
     assert logger.isEnabledFor(logging.ERROR)
 
@@ -417,7 +417,7 @@ def test_ctrl_c_does_not_interrupt_the_end_of_a_cluster(
         Client.close(client)
         closed.append(client)
 
-    with options.on_cluster(None, address):
+    with options.open_cluster(None, address):
         client = default_client()
         monkeypatch.setattr(client, "close", impatient)
     assert [one.status for one in closed] == ["closed"]

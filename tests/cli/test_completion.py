@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.shell_completion import BashComplete
 
-from boxloop.cli import MODELS, SHELLS, catalogue, main
+from boxloop.cli import MODELS, SHELLS, load_catalogue, main
 from boxloop.data import CATALOGUE
 from cli.calls import call, done
 
@@ -32,7 +32,7 @@ def test_bundled_names_and_tables_here(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("week.csv", "notes.txt", "wide.parquet", ".hidden.csv"):
         Path(name).touch()
     Path("old").mkdir()
-    assert offered("fit", "") == [*catalogue(), "week.csv", "wide.parquet", "old/"]
+    assert offered("fit", "") == [*load_catalogue(), "week.csv", "wide.parquet", "old/"]
     assert offered("score", "m.boxloop", "w") == ["wine", "week.csv", "wide.parquet"]
     assert offered("criticise", "m", "iris", "--train", "ir") == ["iris"]
     kinds = BashComplete(main, {}, "boxloop", "_").get_completions(["fit"], "elsewhere/r")
@@ -47,7 +47,7 @@ def test_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_catalogue_is_that_of_the_library() -> None:
-    assert catalogue() == CATALOGUE
+    assert load_catalogue() == CATALOGUE
 
 
 @pytest.mark.parametrize("shell", SHELLS)

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from boxloop.cli import advice
+from boxloop.cli import advise_on_chains
 from boxloop.data import open_table, write_table
 from boxloop.loop import Progress, run
 from boxloop.sample import sample_factors, sample_mixture, sampler
@@ -103,17 +103,17 @@ def test_chains_in_different_places_are_told_from_short_ones() -> None:
         "ess_bulk": 900.0,
         "ess_tail": 900.0,
     }
-    apart = advice(posterior, [good, {**good, "r_hat": 1.6, "ess_bulk": 7.0}], None)
+    apart = advise_on_chains(posterior, [good, {**good, "r_hat": 1.6, "ess_bulk": 7.0}], None)
     assert "different modes" in apart[0]
     assert apart[1] == "draw longer: --draws 23200; --checkpoint FILE saves progress"  # 400 / 7, rounded up
-    short = advice(posterior, [good, {**good, "r_hat": 1.02}], Path("c.boxloop"))
+    short = advise_on_chains(posterior, [good, {**good, "r_hat": 1.02}], Path("c.boxloop"))
     assert short == ["draw longer: --draws 800; it continues from c.boxloop"]
     # Lines that depend on labels, and the counts of some draws, do not raise concerns.
     others = [
         {**good, "identification": "aligned", "r_hat": 2.0},
         {**good, "quantity": "occupied", "r_hat": 2.0},
     ]
-    assert not any("draw longer" in line for line in advice(posterior, [good, *others], None))
+    assert not any("draw longer" in line for line in advise_on_chains(posterior, [good, *others], None))
 
 
 def test_a_long_table_is_cut_and_the_json_is_not(monkeypatch) -> None:

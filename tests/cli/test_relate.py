@@ -286,7 +286,7 @@ def test_a_classifier_is_shown_and_scores(tmp_path: Path, monkeypatch: pytest.Mo
     model = RelevantClassifier(features="linear", random_state=0).fit(
         pd.DataFrame(data.rows, columns=data.names), labels
     )
-    monkeypatch.setattr("boxloop.cli.describe.load", lambda path: model)
+    monkeypatch.setattr("boxloop.cli.models.load", lambda path: model)
     done("score", "m", "iris", "-o", tmp_path / "s.csv")
     scored = pd.read_csv(tmp_path / "s.csv")
     assert (scored["class"] == model.predict(pd.DataFrame(data.rows, columns=data.names))).all()

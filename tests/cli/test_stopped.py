@@ -38,7 +38,7 @@ def test_f37_ctrl_c_keeps_the_last_complete_round(tmp_path: Path) -> None:
     model = load(out)
     assert model.interrupted_
     assert not model.converged_
-    assert f"The model after round {model.n_iter_} is kept in {out}." in shown
+    assert f"The model after iteration {model.n_iter_} is kept in {out}." in shown
     assert "interrupted" in done("show", out).stdout
     rest = ["-k", 4, "--tol", 0, "--max-iter", model.n_iter_, "-o", tmp_path / "whole"]
     done("fit", data, "--model", "gaussian-mixture", *rest, "-q")

@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-ANSWER = 10.0
+ANSWER_SECONDS = 10.0
 """Seconds in which a scheduler must answer."""
 
-KEPT = "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_"
+KEEP_MEMORY = "distributed.nanny.pre-spawn-environ.MALLOC_MMAP_THRESHOLD_"
 """Dask's workers give memory back at once, and then take it anew for every tile: a pass would take twice as long."""
 
-LOST = "distributed.deploy.lost-worker-timeout"
+LOST_WORKER_TIMEOUT = "distributed.deploy.lost-worker-timeout"
 """How long Dask waits for a worker to come back: 15 seconds are too few on a busy machine."""
 
 CERTIFICATES = (
@@ -28,10 +28,10 @@ CERTIFICATES = (
     "DASK_DISTRIBUTED__COMM__TLS__CA_FILE and so on"
 )
 
-MISSING = "--workers and --cluster need Dask: pip install boxloop[dask]"
+DASK_MISSING = "--workers and --cluster need Dask: pip install boxloop[dask]"
 
 
-def _address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+def _check_address(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is not None and not re.fullmatch(r"(tcp|tls)://.+:\d+", value):
         raise click.BadParameter(f"{value}: give the scheduler as tcp://HOST:PORT or tls://HOST:PORT")
     return value
@@ -47,26 +47,15 @@ def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
     cluster = click.option(
         "--cluster",
         metavar="ADDRESS",
-        callback=_address,
+        callback=_check_address,
         help="Dask scheduler whose workers share them instead: tcp://HOST:PORT or tls://HOST:PORT.",
     )
     return workers(cluster(function))
 
 
 @contextmanager
-def on_cluster(workers: int | None, address: str | None) -> Iterator[bool]:
-    """Run a block with a cluster where one was asked for; workers of our own end with it.
-
-    Args:
-        workers: how many processes to start.
-        address: of a scheduler that is there.
-
-    Yields:
-        Whether there is a cluster.
-
-    Raises:
-        ConnectionError: nobody answers, or the cluster was lost.
-    """
+def open_cluster(workers: int | None, address: str | None) -> Iterator[bool]:
+    """Run a block with a cluster where one was asked for; workers of our own end with it."""
     if workers is not None and address is not None:
         raise click.UsageError("--workers and --cluster exclude each other: give one")
     if workers is None and address is None:
@@ -75,17 +64,17 @@ def on_cluster(workers: int | None, address: str | None) -> Iterator[bool]:
     try:
         import distributed  # noqa: F401  (Dask itself comes with it)
     except ImportError as error:
-        raise ImportError(MISSING) from error
+        raise ImportError(DASK_MISSING) from error
     from boxloop.data import ClusterError
 
     try:
-        with _started(workers) if workers is not None else _found(str(address)):
+        with _start_workers(workers) if workers is not None else _connect_to_scheduler(str(address)):
             yield True
     except ClusterError as error:
-        raise ConnectionError(_spelled(str(error))) from error
+        raise ConnectionError(_name_checkpoint_option(str(error))) from error
 
 
-def _spelled(message: str) -> str:
+def _name_checkpoint_option(message: str) -> str:
     """What is said of a lost cluster: how to go on by an option, where the command has it."""
     context = click.get_current_context(silent=True)
     kept = context is None or any(option.name == "checkpoint" for option in context.command.params)
@@ -95,13 +84,13 @@ def _spelled(message: str) -> str:
 
 
 @contextmanager
-def _started(workers: int) -> Iterator[None]:
+def _start_workers(workers: int) -> Iterator[None]:
     """A client of processes that are started here, and reachable from this machine alone."""
     import dask
     from distributed import Client, LocalCluster
 
-    with dask.config.set({KEPT: 1 << 25, LOST: "5 minutes"}), _let_go() as held:
-        with _ctrl_c_later():
+    with dask.config.set({KEEP_MEMORY: 1 << 25, LOST_WORKER_TIMEOUT: "5 minutes"}), _close_in_order() as held:
+        with _defer_interrupt():
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
@@ -117,7 +106,7 @@ def _started(workers: int) -> Iterator[None]:
 
 
 @contextmanager
-def _let_go() -> Iterator[ExitStack]:
+def _close_in_order() -> Iterator[ExitStack]:
     """Hold a cluster, and let go of it in order: Ctrl-C, which ended the work, does not end that, too."""
     with ExitStack() as held:
         try:
@@ -131,10 +120,10 @@ def _let_go() -> Iterator[ExitStack]:
 
 
 @contextmanager
-def _ctrl_c_later() -> Iterator[None]:
+def _defer_interrupt() -> Iterator[None]:
     """Hold Ctrl-C back; threads and processes that are started meanwhile never get it.
 
-    A terminal sends it to all processes. This one ends the round and the workers; they must not end by themselves.
+    A terminal sends it to all processes. This one ends the iteration and the workers; they must not end by themselves.
     """
     if sys.platform == "win32":
         yield
@@ -148,24 +137,24 @@ def _ctrl_c_later() -> Iterator[None]:
 
 
 @contextmanager
-def _found(address: str) -> Iterator[None]:
+def _connect_to_scheduler(address: str) -> Iterator[None]:
     """A client of a scheduler that others started; certificates are those of Dask's configuration."""
     from distributed import Client
     from distributed.security import Security
 
     if address.startswith("tls:") and Security().get_connection_args("client").get("ssl_context") is None:
         raise ConnectionError(f"--cluster {address}: {CERTIFICATES}")
-    with _quiet("distributed.client"), _let_go() as held:
+    with _silence_logger("distributed.client"), _close_in_order() as held:
         try:
-            held.enter_context(Client(address, timeout=ANSWER))
+            held.enter_context(Client(address, timeout=ANSWER_SECONDS))
         except (OSError, ValueError, MemoryError) as error:
             raise ConnectionError(f"--cluster {address}: no Dask scheduler answers there: {error}") from error
         yield
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
-    """Keep a logger from telling what an error of ours tells."""
+def _silence_logger(name: str) -> Iterator[None]:
+    """Keep a logger from repeating what an error of ours says."""
     logger = logging.getLogger(name)
     before = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -38,13 +38,7 @@ TARGET = "target"
 
 @dataclass(frozen=True, eq=False)
 class SelectedColumns:
-    """Columns of numbers of a table, or one column of labels.
-
-    Args:
-        names: of the columns.
-        source: the numbers; None for labels.
-        labels: one per row, (n,), text or numbers; None for columns of numbers.
-    """
+    """Columns of numbers of a table, or one column of labels."""
 
     names: tuple[str, ...]
     source: Source | None
@@ -81,14 +75,7 @@ class SelectedColumns:
 
 
 def read_columns(data: str, names: Sequence[str] | None, drop: Sequence[str], option: str) -> SelectedColumns:
-    """Open columns of a table; a text column that is alone is read as labels.
-
-    Args:
-        data: a path or a bundled data set.
-        names: of the columns; all when omitted.
-        drop: columns to leave out.
-        option: that named the columns, for messages.
-    """
+    """Open columns of a table; a text column that is alone is read as labels."""
     reader = open_named_reader(data)
     known = reader.names
     target = not Path(data).exists() and data in CATALOGUE
@@ -126,11 +113,7 @@ def _read_target(data: str) -> SelectedColumns:
 
 
 def read_text(reader: Reader, name: str) -> list[str]:
-    """The texts of a column, in row order.
-
-    Raises:
-        ValueError: an empty cell, a torn row, or a kind of column that is neither text nor numbers.
-    """
+    """The texts of a column, in row order."""
     if isinstance(reader, FolderReader):
         return [value for part in reader.readers for value in read_text(part, name)]
     if isinstance(reader, CsvReader):

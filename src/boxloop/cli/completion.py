@@ -6,12 +6,12 @@ import os
 
 import click
 
-from boxloop.cli.options import with_examples
+from boxloop.cli import shared
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-@with_examples(
+@shared.with_examples(
     'eval "$(boxloop completion bash)"',
     "boxloop completion zsh > ~/.boxloop-completion && source ~/.boxloop-completion",
     "boxloop completion fish > ~/.config/fish/completions/boxloop.fish",

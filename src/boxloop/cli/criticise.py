@@ -7,46 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from boxloop.cli.cluster import cluster_options, on_cluster
+from boxloop.cli import console, shared
+from boxloop.cli.cluster import cluster_options, open_cluster
 from boxloop.cli.names import complete_data
-from boxloop.cli.options import (
-    data_argument,
-    figure_option,
-    json_option,
-    model_argument,
-    output_option,
-    safe_csv_option,
-    seed_option,
-    threads_option,
-    watch_options,
-    watching,
-    weights_option,
-    with_examples,
-)
-from boxloop.cli.output import (
-    check_outputs,
-    check_table,
-    echo_table,
-    echo_text,
-    for_spreadsheets,
-    tell,
-    write_figure,
-)
 
 if TYPE_CHECKING:
-    from boxloop.cli.describe import Fitted
+    from boxloop.cli.models import Fitted
     from boxloop.criticise import Mega, TestFunction
     from boxloop.types import Source
 
 FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop criticise model.boxloop held.csv --train data.csv --figure gaps.png",
     "boxloop criticise model.boxloop wine --train wine --test second -o gaps.csv",
 )
-@model_argument
-@data_argument
+@shared.model_argument
+@shared.data_argument
 @click.option(
     "--train",
     shell_complete=complete_data,
@@ -73,15 +51,15 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
     type=click.FloatRange(0.0, 1.0),
     help="False-discovery rate of the list of misfits.",
 )
-@weights_option
-@seed_option
-@watch_options
-@threads_option
+@shared.weights_option
+@shared.seed_option
+@shared.watch_options
+@shared.threads_option
 @cluster_options
-@output_option("One line for each moment: .csv or .parquet.")
-@safe_csv_option
-@figure_option
-@json_option
+@shared.output_option("One line for each moment: .csv or .parquet.")
+@shared.safe_csv_option
+@shared.figure_option
+@shared.json_option
 def command(
     model: Path,
     data: str,
@@ -108,30 +86,32 @@ def command(
     a Bayesian Gaussian mixture the active components are tested, at their expected parameters. Columns are matched by
     the names of the fit.
     """
-    from boxloop.cli.describe import errs_by_rows, load_model
-    from boxloop.cli.watch import watched
+    from boxloop.cli.models import has_parameter_errors, load_model
     from boxloop.data import write_table
     from boxloop.report import draw_criticism
 
-    check_outputs([output, figure, json_to], data, model, *([] if train is None else [train]))
-    check_table(output)
+    console.check_outputs([output, figure, json_to], data, model, *([] if train is None else [train]))
+    console.check_table_name(output)
     estimator = load_model(model)
-    if train is not None and not errs_by_rows(estimator):
+    if train is not None and not has_parameter_errors(estimator):
         raise click.UsageError(
             f"--train: the parameter error of {type(estimator).__name__} cannot be computed from training rows; leave "
             "--train out"
         )
-    with on_cluster(workers, cluster) as there, watched("criticise", watching(quiet, progress)):
-        result = _criticise(estimator, data, train, weights, tests, draws, seed, there)
+    with (
+        open_cluster(workers, cluster) as there,
+        console.show_progress("criticise", shared.is_progress_shown(quiet, progress)),
+    ):
+        result = _measure_gaps(estimator, data, train, weights, tests, draws, seed, there)
     if output is not None:
         columns = {name: column.to_numpy() for name, column in result.table().items()}
-        write_table(output, for_spreadsheets(output, columns))
-    write_figure(figure, lambda: draw_criticism(result))
-    found = {"model": model, "data": data, **_facts(result, rate), "output": output, "figure": figure}
-    tell(found, json_to, lambda: _show(found), quiet)
+        write_table(output, console.escape_csv_formulas(output, columns))
+    console.write_figure(figure, lambda: draw_criticism(result))
+    found = {"model": model, "data": data, **_gaps_to_dict(result, rate), "output": output, "figure": figure}
+    console.write_findings(found, json_to, lambda: _print_gaps(found), quiet)
 
 
-def _criticise(
+def _measure_gaps(
     estimator: Fitted,
     data: str,
     train: str | None,
@@ -142,13 +122,13 @@ def _criticise(
     on_workers: bool,
 ) -> Mega:
     """Moment gaps, of rows in memory or on a cluster."""
-    from boxloop.cli.describe import fitted_columns
+    from boxloop.cli.models import get_fitted_columns
     from boxloop.criticise import mega
     from boxloop.data import open_table
     from boxloop.report import ActiveComponents, select_criticised_part
 
     def open_rows(place: str) -> Source:
-        return open_table(place, weights, columns=fitted_columns(estimator), cluster=on_workers)
+        return open_table(place, weights, columns=get_fitted_columns(estimator), cluster=on_workers)
 
     rows = open_rows(data)
     fitted = None if train is None else (rows if train == data else open_rows(train))
@@ -173,7 +153,7 @@ def _function(name: str) -> TestFunction:
     return functions[name]
 
 
-def _facts(result: Mega, rate: float) -> dict[str, Any]:
+def _gaps_to_dict(result: Mega, rate: float) -> dict[str, Any]:
     tests = [
         {
             "test": g.name,
@@ -203,7 +183,7 @@ PARAMETER_ERROR = {
 }
 
 
-def _show(found: dict[str, Any]) -> None:
+def _print_gaps(found: dict[str, Any]) -> None:
     from boxloop.numeric import format_number, format_with_error, significant_digits
 
     def number(value: float | None) -> str:
@@ -217,18 +197,18 @@ def _show(found: dict[str, Any]) -> None:
         [t["test"], str(t["entries"]), number(t["norm"]), number(t["expected_norm"]), p_value(t["p_value"])]
         for t in found["tests"]
     ]
-    echo_table(
+    console.echo_table(
         f"Moments of {found['data']} ({found['rows']} rows) minus those of {found['model']}", heads, lines
     )
     if found["p_value"] is not None:
         against = (
             "the data contradict the model" if found["p_value"] <= 0.05 else "no evidence against the model"
         )
-        echo_text(f"All tests together: p-value {found['p_value']:.2g}, {against} at the 5% level.")
-    echo_text(PARAMETER_ERROR[found["parameter_error"]])
+        console.echo_text(f"All tests together: p-value {found['p_value']:.2g}, {against} at the 5% level.")
+    console.echo_text(PARAMETER_ERROR[found["parameter_error"]])
     misfits = found["misfits"]
     if not misfits:
-        echo_text(f"No moment differs significantly (false-discovery rate {found['rate']:g}).")
+        console.echo_text(f"No moment differs significantly (false-discovery rate {found['rate']:g}).")
         return
     rows = [
         [
@@ -241,4 +221,4 @@ def _show(found: dict[str, Any]) -> None:
     ]
     differ = "1 moment differs" if len(misfits) == 1 else f"{len(misfits)} moments differ"
     title = f"{differ} significantly (false-discovery rate {found['rate']:g}), largest z-score first"
-    echo_table(title, ["moment", "data", "model", "gap", "z"], rows)
+    console.echo_table(title, ["moment", "data", "model", "gap", "z"], rows)

@@ -7,8 +7,7 @@ import platform
 import sys
 from importlib import metadata
 
-from boxloop.cli.options import json_option, with_examples
-from boxloop.cli.output import check_outputs, echo_facts, tell
+from boxloop.cli import console, shared
 
 PACKAGES = ("boxloop", "torch", "numpy", "scipy", "scikit-learn", "pandas", "pyarrow")
 OPTIONAL = ("polars", "dask", "distributed")
@@ -17,17 +16,17 @@ LABELS = {"memory_gib": "memory (GiB)", "cuda": "CUDA"}
 Facts = dict[str, dict[str, object]]
 
 
-@with_examples("boxloop doctor", "boxloop doctor --json")
-@json_option
+@shared.with_examples("boxloop doctor", "boxloop doctor --json")
+@shared.json_option
 def command(json_to: str | None) -> None:
     """Print versions, devices, threads and memory."""
 
-    check_outputs([json_to])
-    facts: Facts = {"versions": versions(), "compute": compute(), "machine": machine()}
-    tell(facts, json_to, lambda: show(facts))
+    console.check_outputs([json_to])
+    facts: Facts = {"versions": list_versions(), "compute": describe_compute(), "machine": describe_machine()}
+    console.write_findings(facts, json_to, lambda: print_facts(facts))
 
 
-def versions() -> dict[str, object]:
+def list_versions() -> dict[str, object]:
     """Python and the packages that matter; ``None`` for one that is not installed."""
     found: dict[str, object] = {"python": platform.python_version()}
     for name in PACKAGES + OPTIONAL:
@@ -38,7 +37,7 @@ def versions() -> dict[str, object]:
     return found
 
 
-def compute() -> dict[str, object]:
+def describe_compute() -> dict[str, object]:
     """What torch computes on: devices, CUDA, threads."""
     import torch
 
@@ -50,30 +49,32 @@ def compute() -> dict[str, object]:
     }
 
 
-def machine() -> dict[str, object]:
+def describe_machine() -> dict[str, object]:
     """The processor and the memory of the machine."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
-        "memory_gib": memory_gib(),
+        "memory_gib": measure_memory(),
     }
 
 
-def memory_gib() -> float | None:
-    """Memory of the machine in GiB, where the system tells."""
+def measure_memory() -> float | None:
+    """Memory of the machine in GiB, where the system says."""
     if sys.platform == "win32":
         return None
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
-def show(facts: Facts) -> None:
+def print_facts(facts: Facts) -> None:
     """Print the facts, a table for each group."""
 
     for title, group in facts.items():
-        echo_facts(title, [(LABELS.get(name, name), _words(name, value)) for name, value in group.items()])
+        console.echo_facts(
+            title, [(LABELS.get(name, name), _format_fact(name, value)) for name, value in group.items()]
+        )
 
 
-def _words(name: str, value: object) -> str:
+def _format_fact(name: str, value: object) -> str:
     if value is None:
         return "not installed" if name in PACKAGES + OPTIONAL else "none"
     if isinstance(value, list):

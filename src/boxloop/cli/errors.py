@@ -34,16 +34,13 @@ FAULTS = (ValueError, OSError, ImportError, MemoryError)
 
 
 @contextmanager
-def reported(debug: bool = False) -> Iterator[None]:
+def report_errors(debug: bool = False) -> Iterator[None]:
     """Run a command: its errors and warnings become one line each on standard error, and an exit code.
 
     SIGTERM raises ``SystemExit`` where the command is, so that checkpoints are written and files closed. An
     exception that is none of :data:`FAULTS` is a bug of ours and keeps its traceback.
-
-    Args:
-        debug: leave errors and warnings as Python prints them.
     """
-    previous = signal.signal(signal.SIGTERM, _terminate)
+    previous = signal.signal(signal.SIGTERM, _exit_on_sigterm)
     try:
         with warnings.catch_warnings():
             if not debug:
@@ -61,36 +58,32 @@ def reported(debug: bool = False) -> Iterator[None]:
     except FAULTS as error:
         if debug:
             raise
-        click.echo(f"Error: {one_line(error)}", err=True)
+        click.echo(f"Error: {format_error(error)}", err=True)
         raise SystemExit(FAILED) from None
     finally:
         signal.signal(signal.SIGTERM, previous)
 
 
 @contextmanager
-def continued(checkpoint: str | Path | None) -> Iterator[None]:
-    """Run what keeps its progress in a file: say that it goes on from there, and, when stopped, that it can.
-
-    Args:
-        checkpoint: the file; None where no progress is kept.
-    """
+def announce_checkpoint(checkpoint: str | Path | None) -> Iterator[None]:
+    """Run what keeps its progress in a file: say that it goes on from there, and, when stopped, that it can."""
     from boxloop.data import ClusterError
 
     if checkpoint is not None and Path(checkpoint).exists():
-        click.echo(f"Continuing from {one_line(str(checkpoint))}.", err=True)
+        click.echo(f"Continuing from {format_error(str(checkpoint))}.", err=True)
     try:
         yield
     except (SystemExit, KeyboardInterrupt, ClusterError):
         if checkpoint is not None and Path(checkpoint).exists():
-            click.echo(f"Stopped; the same command continues from {one_line(str(checkpoint))}.", err=True)
+            click.echo(f"Stopped; the same command continues from {format_error(str(checkpoint))}.", err=True)
         raise
 
 
-def one_line(error: BaseException | str) -> str:
+def format_error(error: BaseException | str) -> str:
     """A message on one line; that of a file names the file first.
 
     Example:
-        >>> one_line(FileNotFoundError(2, "No such file or directory", "rows.csv"))
+        >>> format_error(FileNotFoundError(2, "No such file or directory", "rows.csv"))
         'rows.csv: No such file or directory'
     """
     if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
@@ -98,9 +91,9 @@ def one_line(error: BaseException | str) -> str:
     return escape_controls(" ".join(str(error).split())) or type(error).__name__
 
 
-def _terminate(signum: int, frame: FrameType | None) -> None:
+def _exit_on_sigterm(signum: int, frame: FrameType | None) -> None:
     raise SystemExit(TERMINATED)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
-    click.echo(f"Warning: {one_line(message)}", err=True)
+    click.echo(f"Warning: {format_error(message)}", err=True)

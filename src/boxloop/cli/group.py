@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from boxloop.cli.errors import EXIT_CODES, reported
+from boxloop.cli.errors import EXIT_CODES, report_errors
 from boxloop.version import __version__
 
 COMMANDS = {
@@ -62,7 +62,7 @@ class LazyGroup(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""
-        with reported(debug=ctx.params["debug"]):
+        with report_errors(debug=ctx.params["debug"]):
             return super().invoke(ctx)
 
 

@@ -29,7 +29,7 @@ MODELS = {
 
 
 @cache
-def catalogue() -> dict[str, dict[str, Any]]:
+def load_catalogue() -> dict[str, dict[str, Any]]:
     """What is bundled, as :data:`boxloop.data.datasets.CATALOGUE` has it; importing that takes a second."""
     return tomllib.loads((PACKAGE / "data" / "datasets.toml").read_text(encoding="utf-8"))
 
@@ -38,25 +38,25 @@ def complete_data(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Bundled names, and tables and folders here; whatever the shell finds where none of them fits."""
     found = [
         CompletionItem(name, help=facts["what"])
-        for name, facts in catalogue().items()
+        for name, facts in load_catalogue().items()
         if name.startswith(incomplete)
     ]
-    return _or_files([*found, *_here(incomplete, TABLES)], incomplete)
+    return _fall_back_to_shell([*found, *_complete_files(incomplete, TABLES)], incomplete)
 
 
 def complete_model(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Names of models, and model files and folders here; whatever the shell finds where none of them fits."""
     found = [CompletionItem(name) for name in MODELS if name.startswith(incomplete)]
-    return _or_files([*found, *_here(incomplete, (".boxloop",))], incomplete)
+    return _fall_back_to_shell([*found, *_complete_files(incomplete, (".boxloop",))], incomplete)
 
 
-def _here(incomplete: str, ends: tuple[str, ...]) -> list[CompletionItem]:
+def _complete_files(incomplete: str, ends: tuple[str, ...]) -> list[CompletionItem]:
     """Files with these ends, and folders, of this folder."""
     paths = sorted(p for p in Path.cwd().iterdir() if p.name.startswith(incomplete) and p.name[0] != ".")
     folders = [CompletionItem(f"{p.name}/") for p in paths if p.is_dir()]
     return [CompletionItem(p.name) for p in paths if p.name.lower().endswith(ends)] + folders
 
 
-def _or_files(found: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
+def _fall_back_to_shell(found: list[CompletionItem], incomplete: str) -> list[CompletionItem]:
     """What was found, else the shell's own completion of files, which knows other folders."""
     return found or [CompletionItem(incomplete, type="file")]

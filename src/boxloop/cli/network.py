@@ -11,35 +11,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from boxloop.cli.options import (
-    column_options,
-    compute_options,
-    data_argument,
-    figure_option,
-    json_option,
-    output_option,
-    seed_option,
-    threads_option,
-    watch_options,
-    watching,
-    widths,
-    with_examples,
-)
-from boxloop.cli.output import (
-    check_outputs,
-    echo_facts,
-    echo_styled,
-    echo_table,
-    echo_text,
-    tell,
-    write_figure,
-)
+from boxloop.cli import console, shared
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from boxloop.cli.columns import SelectedColumns
-    from boxloop.cli.describe import Networks
+    from boxloop.cli.models import Networks
     from boxloop.estimators import Array
     from boxloop.report import Network, NetworkFindings, SupervisedTable
 
@@ -51,19 +29,17 @@ MIN_ROWS, MIN_HELD_OUT = 40, 8
 """Fewest rows of a table, and fewest held-out rows."""
 MAX_CLASSES = 20
 """Distinct values up to which numbers might be classes, which a hint says."""
-MAX_NAMES = 16
-"""Names that are printed of a list."""
 COLOURS = {"good": "green", "doubtful": "yellow", "bad": "red", "not run": "none"}
 
 _count = click.IntRange(min=1)
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop network diabetes --target target -o network.boxloop --page network.html",
     "boxloop network wine --target target --members 5",
     "boxloop network data.csv --target price --drop id --hidden 64,64 --json",
 )
-@data_argument
+@shared.data_argument
 @click.option("--target", required=True, metavar="COLUMN", help="Column to predict: numbers or labels.")
 @click.option(
     "--kind",
@@ -72,7 +48,7 @@ _count = click.IntRange(min=1)
     show_default=True,
     help="Of the target: auto treats text, and integers with two values, as classes.",
 )
-@column_options
+@shared.column_options
 @click.option(
     "--held-out",
     "share",
@@ -82,7 +58,10 @@ _count = click.IntRange(min=1)
     help="Share of the rows held out for evaluation.",
 )
 @click.option(
-    "--hidden", metavar="N,N,...", callback=widths, help="Widths of the hidden layers; 50 by default."
+    "--hidden",
+    metavar="N,N,...",
+    callback=shared.parse_widths,
+    help="Widths of the hidden layers; 50 by default.",
 )
 @click.option("--members", type=_count, help="Networks with different initial weights; 1 by default.")
 @click.option(
@@ -106,14 +85,14 @@ _count = click.IntRange(min=1)
     type=click.IntRange(min=0),
     help="Monte Carlo chains over all weights, for comparison; 16 for a small network by default.",
 )
-@seed_option
-@compute_options
-@threads_option
-@watch_options
-@output_option("The model file, by custom *.boxloop.")
+@shared.seed_option
+@shared.compute_options
+@shared.threads_option
+@shared.watch_options
+@shared.output_option("The model file, by custom *.boxloop.")
 @click.option("--page", type=click.Path(path_type=Path), help="One page of the findings: .html.")
-@figure_option
-@json_option
+@shared.figure_option
+@shared.json_option
 def command(
     data: str,
     target: str,
@@ -143,18 +122,20 @@ def command(
     """
     from boxloop.report import judge_network, network_to_dict
 
-    check_outputs([output, page, figure, json_to], data)
+    console.check_outputs([output, page, figure, json_to], data)
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
         raise click.UsageError(f"--page must end in .html, got {page}")
     problem = read_supervised_table(data, target, columns, drop, kind, share, seed)
     start = time.perf_counter()
-    network = fit_network(problem, {**options, "random_state": seed}, watching(quiet, progress))
+    network = fit_network(
+        problem, {**options, "random_state": seed}, shared.is_progress_shown(quiet, progress)
+    )
     findings = judge_network(problem, network, chains=chains, seed=seed)
     seconds = time.perf_counter() - start
     write_files(findings, output, page, figure)
     facts = {"data": data, **network_to_dict(findings), "seconds": seconds}
     facts |= {"output": output, "page": page, "figure": figure}
-    tell(facts, json_to, lambda: print_findings(findings, facts), quiet)
+    console.write_findings(facts, json_to, lambda: print_findings(findings, facts), quiet)
 
 
 def read_supervised_table(
@@ -166,20 +147,7 @@ def read_supervised_table(
     share: float,
     seed: int,
 ) -> SupervisedTable:
-    """Read a table and hold rows out.
-
-    Args:
-        data: a path or a bundled data set.
-        target: column to predict; ``target`` is the response of bundled data.
-        columns: inputs; None is all columns of numbers.
-        drop: columns to leave out.
-        kind: ``auto``, ``regression`` or ``classification``.
-        share: of the rows held out.
-        seed: of the selection of rows.
-
-    Raises:
-        ValueError: a missing or unusable column, an empty cell, or too few rows.
-    """
+    """Read a table and hold rows out."""
     import numpy as np
     import torch
 
@@ -274,14 +242,7 @@ def _check_complete(data: str, table: Array, names: Sequence[str]) -> None:
 
 
 def hold_out_rows(y: NDArray[Any], kind: str, share: float, seed: int) -> NDArray[Any]:
-    """Which rows are held out, (n,): at random, and the same share of each class, rounded down.
-
-    Args:
-        y: numbers or labels, (n,).
-        kind: ``regression`` or ``classification``.
-        share: of the rows.
-        seed: of the selection.
-    """
+    """Which rows are held out, (n,): at random, and the same share of each class, rounded down."""
     import numpy as np
     import torch
 
@@ -331,7 +292,7 @@ def write_files(
         write_atomic(
             page, render_network_page(findings, call, None if output is None else str(output)).encode()
         )
-    write_figure(figure, lambda: findings.audit.plot()[0, 0])
+    console.write_figure(figure, lambda: findings.audit.plot()[0, 0])
 
 
 def spell_call(context: click.Context) -> str:
@@ -361,15 +322,15 @@ def print_findings(findings: NetworkFindings, facts: Mapping[str, Any]) -> None:
 
     problem, rows = findings.table, facts["rows"]
     n = len(problem.names)
-    echo_text(
+    console.echo_text(
         f"{problem.target} from {n} column{'' if n == 1 else 's'} of {problem.label}: {problem.kind_reason}"
     )
-    echo_text(f"{rows['fit']} rows for the fit, {rows['held_out']} held out")
+    console.echo_text(f"{rows['fit']} rows for the fit, {rows['held_out']} held out")
     if problem.left_out:
-        echo_text(f"Not used, as they hold no numbers: {', '.join(problem.left_out)}")
-    echo_text()
+        console.echo_text(f"Not used, as they hold no numbers: {', '.join(problem.left_out)}")
+    console.echo_text()
     heads, lines = score_table(findings)
-    echo_table("Held-out rows", heads, lines)
+    console.echo_table("Held-out rows", heads, lines)
     if problem.kind == "regression":
         legend = (
             f"Log score: mean log-density of the observations. In {LEVEL:.0%}: share of rows inside their {LEVEL:.0%} "
@@ -377,17 +338,17 @@ def print_findings(findings: NetworkFindings, facts: Mapping[str, Any]) -> None:
         )
     else:
         legend = explain_scores(findings)
-    echo_styled("", "none", f"{legend} Lead: difference of log scores, paired by row.")
-    echo_text()
+    console.echo_styled("", "none", f"{legend} Lead: difference of log scores, paired by row.")
+    console.echo_text()
     for concern in findings.concerns:
         remedy = f" Next: {concern.next}." if concern.next else ""
         label = f"{concern.level}: {concern.what}. "
-        echo_styled(label, f"bold {COLOURS[concern.level]}", f"{concern.why}.{remedy}")
+        console.echo_styled(label, f"bold {COLOURS[concern.level]}", f"{concern.why}.{remedy}")
     for event in findings.events:
-        echo_styled("", "none", f"Note on the fit: {event}.")
+        console.echo_styled("", "none", f"Note on the fit: {event}.")
     for name in ("output", "page", "figure"):
         if facts[name] is not None:
-            echo_text(f"Written: {facts[name]}")
+            console.echo_text(f"Written: {facts[name]}")
 
 
 def score_table(findings: NetworkFindings) -> tuple[list[str], list[list[str]]]:
@@ -414,11 +375,11 @@ def score_table(findings: NetworkFindings) -> tuple[list[str], list[list[str]]]:
 
 def show_network(model: Path, network: Networks, json_to: str | None) -> None:
     """Print the contents of a network's model file."""
-    from boxloop.cli.describe import column_names
+    from boxloop.cli.models import get_column_names, join_first, list_changed_options
     from boxloop.estimators import NetworkClassifier
     from boxloop.report import format_settings, list_settings
 
-    names = column_names(network)
+    names = get_column_names(network)
     options = network.get_params(deep=False)
     classes = network.classes_ if isinstance(network, NetworkClassifier) else None
     contents = {
@@ -433,52 +394,31 @@ def show_network(model: Path, network: Networks, json_to: str | None) -> None:
     }
 
     def show() -> None:
-        defaults: dict[str, Any] = type(network)().get_params(deep=False)
-        changed = [f"{name}={value!r}" for name, value in options.items() if value != defaults[name]]
-        lines = [
-            ("options", ", ".join(changed) or "defaults"),
-            (f"{len(names)} columns", _join_first(names)),
-        ]
+        lines = [("options", list_changed_options(network)), (f"{len(names)} columns", join_first(names))]
         if classes is not None:
-            lines.append((f"{len(classes)} classes", _join_first([str(label) for label in classes])))
+            lines.append((f"{len(classes)} classes", join_first([str(label) for label in classes])))
         lines += format_settings(list_settings(network)) + [("note", event) for event in network.events_]
-        echo_facts(f"{model}: {contents['estimator']}", lines)
+        console.echo_facts(f"{model}: {contents['estimator']}", lines)
 
-    tell(contents, json_to, show)
-
-
-def _join_first(names: Sequence[str]) -> str:
-    return ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
+    console.write_findings(contents, json_to, show)
 
 
 def score_network(
     model: Path, network: Networks, data: str, on_workers: bool, output: Path | None, watch: bool
 ) -> tuple[dict[str, Any], Callable[[], None]]:
-    """Predict the rows of a table.
-
-    Args:
-        model: the file.
-        network: its contents.
-        data: rows, whose columns are found by their names.
-        on_workers: whether the workers of a cluster read them.
-        output: table to write, one line per row.
-        watch: whether to show progress.
-
-    Returns:
-        A summary of all rows, and a function that prints it.
-    """
-    from boxloop.cli.describe import fitted_columns
-    from boxloop.cli.lines import Found, Summary, passed
+    """Predict the rows of a table."""
+    from boxloop.cli.models import get_fitted_columns
+    from boxloop.cli.sums import ColumnSummary, PartialSum, sum_parts
     from boxloop.data import open_table
     from boxloop.numeric import format_number
 
-    source = open_table(data, columns=fitted_columns(network), cluster=on_workers)
+    source = open_table(data, columns=get_fitted_columns(network), cluster=on_workers)
 
-    def score_tile(rows: Any, weight: Any, start: int) -> Found[Summary]:
+    def score_tile(rows: Any, weight: Any, start: int) -> PartialSum[ColumnSummary]:
         lines = predict_columns(network, rows.numpy())
-        return Found(len(rows), Summary.of(lines), () if output is None else (lines,))
+        return PartialSum(len(rows), ColumnSummary.of(lines), () if output is None else (lines,))
 
-    total = passed(source.in_turn(score_tile), source.n_rows, output, watch)
+    total = sum_parts(source.in_turn(score_tile), source.n_rows, output, watch)
     summary = [
         {"what": name, "mean": mean, "lowest": low, "highest": high}
         for name, mean, low, high in zip(total.names, total.mean, total.low, total.high, strict=True)
@@ -488,20 +428,20 @@ def score_network(
     def show() -> None:
         heads = ["", "mean", "lowest", "highest"]
         lines = [[line["what"], *(format_number(line[head]) for head in heads[1:])] for line in summary]
-        echo_table(f"{total.rows} rows of {data} by {model}", heads, lines)
+        console.echo_table(f"{total.rows} rows of {data} by {model}", heads, lines)
         if output is not None:
-            echo_facts("", [("written to", str(output))])
+            console.echo_facts("", [("written to", str(output))])
 
     return facts, show
 
 
 def predict_columns(network: Networks, rows: Any) -> dict[str, Any]:
     """Columns of the table that ``score`` writes, for rows with the columns of the fit."""
-    from boxloop.cli.describe import fitted_columns
+    from boxloop.cli.models import get_fitted_columns
     from boxloop.data import make_frame
     from boxloop.estimators import NetworkClassifier
 
-    names = fitted_columns(network)
+    names = get_fitted_columns(network)
     X = rows if names is None else make_frame({name: rows[:, j] for j, name in enumerate(names)})
     prediction: Any = network.predict_distribution(X)
     if isinstance(network, NetworkClassifier):

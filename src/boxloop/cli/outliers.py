@@ -10,33 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from boxloop.cli.cluster import cluster_options, on_cluster
+from boxloop.cli import console, shared
+from boxloop.cli.cluster import cluster_options, open_cluster
 from boxloop.cli.names import MODELS, complete_data, complete_model
-from boxloop.cli.options import (
-    column_options,
-    components_help,
-    compute_options,
-    covariance_choice,
-    data_argument,
-    json_option,
-    output_option,
-    safe_csv_option,
-    seed_option,
-    threads_option,
-    watch_options,
-    watching,
-    with_examples,
-)
-from boxloop.cli.output import check_outputs, check_table, echo_table, echo_text, tell
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from boxloop.cli.describe import Fitted
-    from boxloop.cli.lines import Found
-    from boxloop.cli.log_densities import LowestRows
+    from boxloop.cli.models import Fitted
+    from boxloop.cli.sums import LowestRows, PartialSum
     from boxloop.estimators import Array
     from boxloop.select import OutlierDetector
     from boxloop.types import Source
@@ -48,13 +32,13 @@ MAX_REASONS = 3
 """Most columns that explain a row."""
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop outliers planted_outliers --level 0.02",
     "boxloop outliers new.csv --train ordinary.csv --model gaussian-mixture -k 3 -o scored.csv",
     "boxloop outliers new.csv --train ordinary.csv --model model.boxloop --contamination 0.01",
     "boxloop outliers folder/ --level 0.001 -o scored.parquet --workers 4",
 )
-@data_argument
+@shared.data_argument
 @click.option(
     "--train",
     shell_complete=complete_data,
@@ -68,8 +52,10 @@ MAX_REASONS = 3
     shell_complete=complete_model,
     help=f"What to fit ({', '.join(MODELS)}), or a model file, used as it is.",
 )
-@click.option("-k", "--components", "n_components", type=click.IntRange(min=1), help=components_help)
-@click.option("--covariance", "covariance_type", type=covariance_choice, help="Shape of Gaussian components.")
+@click.option("-k", "--components", "n_components", type=click.IntRange(min=1), help=shared.components_help)
+@click.option(
+    "--covariance", "covariance_type", type=shared.covariance_choice, help="Shape of Gaussian components."
+)
 @click.option(
     "--level",
     type=click.FloatRange(0.0, 1.0, min_open=True, max_open=True),
@@ -83,15 +69,15 @@ MAX_REASONS = 3
 @click.option(
     "--top", default=10, show_default=True, type=click.IntRange(min=1), help="How many rows to show."
 )
-@column_options
-@seed_option
-@compute_options
-@threads_option
+@shared.column_options
+@shared.seed_option
+@shared.compute_options
+@shared.threads_option
 @cluster_options
-@watch_options
-@output_option("One line for each row of DATA: .csv or .parquet.")
-@safe_csv_option
-@json_option
+@shared.watch_options
+@shared.output_option("One line for each row of DATA: .csv or .parquet.")
+@shared.safe_csv_option
+@shared.json_option
 def command(
     data: str,
     train: str | None,
@@ -119,35 +105,35 @@ def command(
     A model file is not fitted again, and all rows of --train calibrate it: they should not be those that it was fitted
     to. The columns are then those of the model.
     """
-    from boxloop.cli.making import make_estimator
+    from boxloop.cli.models import make_estimator
     from boxloop.data import open_table
 
-    check_outputs([output, json_to], *(place for place in (data, train, model) if place is not None))
-    check_table(output)
-    show = watching(quiet, progress)
-    rule = _rule(level, contamination)
+    console.check_outputs([output, json_to], *(place for place in (data, train, model) if place is not None))
+    console.check_table_name(output)
+    show = shared.is_progress_shown(quiet, progress)
+    rule = _choose_rule(level, contamination)
     if model in MODELS:
         options |= {"random_state": seed, "verbose": int(show)}
-        detector = _detector(
+        detector = _make_detector(
             _require_missing_values(make_estimator(model, options), model), rule, calibration=0.5
         )
     else:
         detector, columns = _load_detector(model, {**options, "columns": columns, "drop": drop or None}, rule)
-    with on_cluster(workers, cluster) as there:
+    with open_cluster(workers, cluster) as there:
         rows = training = open_table(
             data if train is None else train, columns=columns, drop=drop, cluster=there
         )
         if train is not None:
             rows = open_table(data, columns=training.names, cluster=there)
-        _fit(detector.set_params(random_state=seed), training, there and show)
+        _fit_detector(detector.set_params(random_state=seed), training, there and show)
         scored = score_rows(detector, rows, top, output, show)
     found: dict[str, Any] = {"data": data, "train": train, "model": model, **rule}
     found |= {"rows": scored.lowest.rows, "flagged": scored.lowest.flagged, "outliers": scored.lines()}
     found |= {"threshold": scored.threshold, "output": output}
-    tell(found, json_to, lambda: _show(found), quiet)
+    console.write_findings(found, json_to, lambda: _print_outliers(found), quiet)
 
 
-def _fit(detector: OutlierDetector, rows: Source, watch: bool) -> None:
+def _fit_detector(detector: OutlierDetector, rows: Source, watch: bool) -> None:
     """Fit the detector, with progress of passes over a cluster."""
     from boxloop.progress import passes
 
@@ -157,7 +143,7 @@ def _fit(detector: OutlierDetector, rows: Source, watch: bool) -> None:
         raise KeyboardInterrupt  # the fit is not complete
 
 
-def _rule(level: float | None, contamination: float | None) -> dict[str, float | None]:
+def _choose_rule(level: float | None, contamination: float | None) -> dict[str, float | None]:
     """One of the two rules, the other None."""
     if level is not None and contamination is not None:
         raise click.UsageError("--level and --contamination exclude each other: give one")
@@ -166,7 +152,7 @@ def _rule(level: float | None, contamination: float | None) -> dict[str, float |
     return {"level": DEFAULT_LEVEL if level is None else level, "contamination": None}
 
 
-def _detector(estimator: Any, rule: Mapping[str, float | None], calibration: float) -> OutlierDetector:
+def _make_detector(estimator: Any, rule: Mapping[str, float | None], calibration: float) -> OutlierDetector:
     from boxloop.select import OutlierDetector
 
     if rule["level"] is None:
@@ -180,8 +166,7 @@ def _load_detector(
     """A detector around a model file, and the columns of the model."""
     from sklearn.frozen import FrozenEstimator
 
-    from boxloop.cli.describe import fitted_columns, load_model
-    from boxloop.cli.making import flag
+    from boxloop.cli.models import get_fitted_columns, load_model, option_name
     from boxloop.data import suggest_names
 
     if not Path(model).exists() and not Path(model).suffix:
@@ -192,17 +177,19 @@ def _load_detector(
     for name, value in options.items():
         if value is not None:
             raise click.UsageError(
-                f"{flag(name)} is for a model that is fitted here; {model} is used as it is"
+                f"{option_name(name)} is for a model that is fitted here; {model} is used as it is"
             )
     estimator = _require_missing_values(load_model(Path(model)), model)
-    return _detector(FrozenEstimator(estimator), rule, calibration=ALL_BUT_ONE), fitted_columns(estimator)
+    return _make_detector(FrozenEstimator(estimator), rule, calibration=ALL_BUT_ONE), get_fitted_columns(
+        estimator
+    )
 
 
 def _require_missing_values(estimator: Fitted, model: str) -> Fitted:
     """The estimator, if it takes missing values: reasons are found by leaving out values."""
-    from boxloop.cli.describe import is_bound
+    from boxloop.cli.models import has_lower_bound_scores
 
-    if is_bound(estimator):
+    if has_lower_bound_scores(estimator):
         raise click.UsageError(
             f"--model {model}: an autoencoder does not take missing values, which reasons need"
         )
@@ -211,15 +198,7 @@ def _require_missing_values(estimator: Fitted, model: str) -> Fitted:
 
 @dataclass(frozen=True)
 class ScoredRows:
-    """The rows of a table that a detector finds least likely.
-
-    Args:
-        lowest: the rows to show.
-        threshold: rows of a lower log-density are outliers.
-        p_value: of each row to show, where the detector is calibrated.
-        names: of the columns.
-        reasons: the columns that explain each row to show.
-    """
+    """The rows of a table that a detector finds least likely."""
 
     lowest: LowestRows
     threshold: float
@@ -255,48 +234,40 @@ def score_rows(
     """Find the rows of lowest density with reasons, and write a line for each row.
 
     The lines have reasons for the rows to show, which are known after a first pass: writing takes a second one.
-
-    Args:
-        detector: fitted.
-        source: rows, whose densities and reasons are computed where they are.
-        top: how many rows to show.
-        output: table to write, or None.
-        watch: whether to show progress.
     """
     import numpy as np
     import torch
 
-    from boxloop.cli.lines import passed
+    from boxloop.cli.sums import sum_parts
     from boxloop.data import ArraySource
 
     names, n = source.names, source.n_rows
-    lowest = passed(source.in_turn(_tile_scores(detector, names, top)), n, None, watch)
+    lowest = sum_parts(source.in_turn(_tile_scores(detector, names, top)), n, None, watch)
     shown = ArraySource(torch.from_numpy(lowest.values), None, names)
     # Before lines are written: the medians of columns are computed once, and travel with the detector.
     reasons = detector.reasons(shown, top=min(MAX_REASONS, len(names)))
     if output is not None:
         score_tile = _tile_scores(detector, names, top, np.sort(lowest.places))
-        passed(source.in_turn(score_tile), n, output, watch)
+        sum_parts(source.in_turn(score_tile), n, output, watch)
     return ScoredRows(lowest, detector.offset_, _p_values(detector, lowest.density), names, reasons)
 
 
 def _tile_scores(
     detector: OutlierDetector, names: tuple[str, ...], top: int, shown: NDArray[np.int64] | None = None
-) -> Callable[[Tensor, Tensor, int], Found[LowestRows]]:
+) -> Callable[[Tensor, Tensor, int], PartialSum[LowestRows]]:
     """Scores of a tile; with a line for each row where the rows to show are known."""
     import numpy as np
 
-    from boxloop.cli.lines import Found
-    from boxloop.cli.log_densities import LowestRows
+    from boxloop.cli.sums import LowestRows, PartialSum
     from boxloop.data import ArraySource
 
-    def score_tile(rows: Tensor, weight: Tensor, start: int) -> Found[LowestRows]:
+    def score_tile(rows: Tensor, weight: Tensor, start: int) -> PartialSum[LowestRows]:
         n, values = len(rows), rows.numpy()
         density = detector.score_samples(ArraySource(rows, None, names))
         flagged = density < detector.offset_
         lowest = LowestRows.of(density, values, int(flagged.sum()), start, top)
         if shown is None:
-            return Found(n, lowest)
+            return PartialSum(n, lowest)
         explained = flagged.copy()
         explained[shown[slice(*np.searchsorted(shown, [start, start + n]))] - start] = True
         p_value = _p_values(detector, density)
@@ -307,7 +278,7 @@ def _tile_scores(
             "outlier": flagged.astype(int),
             **_reason_columns(detector, rows, names, explained),
         }
-        return Found(n, lowest, (columns,))
+        return PartialSum(n, lowest, (columns,))
 
     return score_tile
 
@@ -343,7 +314,7 @@ def _p_values(detector: OutlierDetector, density: Array) -> Array | None:
     return conformal_p_values(detector.calibration_scores_, density)
 
 
-def _show(found: Mapping[str, Any]) -> None:
+def _print_outliers(found: Mapping[str, Any]) -> None:
     from boxloop.numeric import format_number
 
     heads = ["row", "log-density", "p-value", "", "columns (drop in log-density)"]
@@ -363,12 +334,12 @@ def _show(found: Mapping[str, Any]) -> None:
     title = (
         f"Rows of {found['data']} with the lowest density under {found['model']} (rows are counted from 0)"
     )
-    echo_table(title, heads, rows, words=heads[-2:])
+    console.echo_table(title, heads, rows, words=heads[-2:])
     rule = f"level {found['level']:g}" if found["level"] is not None else f"share {found['contamination']:g}"
-    echo_text(f"{found['flagged']} of {found['rows']} rows are flagged, at {rule}.")
+    console.echo_text(f"{found['flagged']} of {found['rows']} rows are flagged, at {rule}.")
     if found["level"] is not None and found["train"] is None:
-        echo_text(
+        console.echo_text(
             "DATA are also the training rows: the level is guaranteed only for new rows, with --train ORDINARY."
         )
     if found["output"] is not None:
-        echo_text(f"Written: {found['output']}")
+        console.echo_text(f"Written: {found['output']}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from boxloop.cli.describe import Fitted, column_names
+from boxloop.cli.models import Fitted, get_column_names
 from boxloop.estimators import (
     Array,
     BayesianFactorAnalysis,
@@ -23,29 +23,29 @@ from boxloop.numeric import format_number, format_with_error, generator
 
 MOST_ROWS = 16
 MOST_COLUMNS = 7
-MOST_WITH_SPREAD = 4
+MOST_WITH_SD = 4
 """What fits a terminal of 80 characters."""
 DRAWS = 20_000
-"""Rows drawn from an autoencoder to tell which columns go with which code."""
+"""Rows drawn from an autoencoder to estimate which columns go with which code."""
 
-Readable = tuple[str, list[str], list[list[str]]]
+TextTable = tuple[str, list[str], list[list[str]]]
 
 
-def parameters(estimator: Fitted) -> dict[str, Any]:
+def list_parameters(estimator: Fitted) -> dict[str, Any]:
     """The fitted parameters by name, each column's under its own; of a Bayesian model, of the parts in use."""
-    names = column_names(estimator)
+    names = get_column_names(estimator)
     if isinstance(estimator, VariationalAutoencoder):
-        correlation, share = _codes(estimator)
+        correlation, share = _correlate_codes(estimator)
         return {
             "codes": dict(zip(names, correlation.T, strict=True)),
             "explained": dict(zip(names, share, strict=True)),
         }
     if isinstance(estimator, LinearEstimator):
-        return _linear(estimator, names)
+        return _list_factor_parameters(estimator, names)
     assert isinstance(estimator, MixtureEstimator)
-    mean, deviation, errors = estimator.means_, _deviations(estimator), _errors(estimator)
+    mean, deviation, errors = estimator.means_, _list_deviations(estimator), _list_posterior_errors(estimator)
     found = []
-    for k in _used(estimator):
+    for k in _find_used(estimator):
         one = {
             "weight": estimator.weights_[k],
             "mean": dict(zip(names, mean[k], strict=True)),
@@ -57,105 +57,113 @@ def parameters(estimator: Fitted) -> dict[str, Any]:
     return {"components": found}
 
 
-def _linear(estimator: LinearEstimator, names: list[str]) -> dict[str, Any]:
-    k = _n_factors(estimator)
+def _list_factor_parameters(estimator: LinearEstimator, names: list[str]) -> dict[str, Any]:
+    k = _count_factors(estimator)
     found = {
         "mean": dict(zip(names, estimator.mean_, strict=True)),
         "loadings": dict(zip(names, estimator.components_[:k].T, strict=True)),
         "noise_variance": dict(
             zip(names, np.broadcast_to(estimator.noise_variance_, len(names)), strict=True)
         ),
-        "communality": dict(zip(names, _communalities(estimator), strict=True)),
+        "communality": dict(zip(names, _compute_communalities(estimator), strict=True)),
     }
     if isinstance(estimator, BayesianFactorAnalysis):
         found["loading_error"] = dict(zip(names, estimator.loading_sd_[:k].T, strict=True))
     return found
 
 
-def readable(estimator: Fitted) -> Readable:
-    """Title, heads and rows of a table with a row for each column of the data, the most telling ones if many."""
+def tabulate_parts(estimator: Fitted) -> TextTable:
+    """Title, heads and rows of a table with a row for each column of the data, the most important ones if many."""
     if isinstance(estimator, VariationalAutoencoder):
-        return _code_table(estimator)
+        return _tabulate_codes(estimator)
     if isinstance(estimator, LinearEstimator):
-        return _linear_table(estimator)
+        return _tabulate_factors(estimator)
     assert isinstance(estimator, MixtureEstimator)
-    return _mixture_table(estimator)
+    return _tabulate_mixture(estimator)
 
 
-def _mixture_table(estimator: MixtureEstimator) -> Readable:
-    used, errors = _used(estimator), _errors(estimator)
-    names, mean, deviation = column_names(estimator), estimator.means_[used], _deviations(estimator)[used]
-    weight, few = estimator.weights_[used], len(used) <= MOST_WITH_SPREAD
-    spread = isinstance(estimator, GaussianMixture) and few
+def _tabulate_mixture(estimator: MixtureEstimator) -> TextTable:
+    used, errors = _find_used(estimator), _list_posterior_errors(estimator)
+    names, mean, deviation = (
+        get_column_names(estimator),
+        estimator.means_[used],
+        _list_deviations(estimator)[used],
+    )
+    weight, few = estimator.weights_[used], len(used) <= MOST_WITH_SD
+    with_sd = isinstance(estimator, GaussianMixture) and few
     shown = range(min(len(mean), MOST_COLUMNS))
     between = weight @ (mean - weight @ mean) ** 2
-    kept = _most(between / (between + weight @ deviation**2 + np.finfo(float).tiny))
+    kept = _pick_largest(between / (between + weight @ deviation**2 + np.finfo(float).tiny))
     rows = [["weight", *(f"{weight[k]:.1%}" for k in shown)]]
     for j in kept:
         if errors is not None and few:
             cells = [format_with_error(mean[k, j], errors[1][used][k, j]) for k in shown]
         else:
             cells = [
-                format_number(mean[k, j], 3) + (f" ({format_number(deviation[k, j], 2)})" if spread else "")
+                format_number(mean[k, j], 3) + (f" ({format_number(deviation[k, j], 2)})" if with_sd else "")
                 for k in shown
             ]
         rows.append([names[j], *cells])
-    told = " (sd)" if spread else " ± posterior sd" if errors is not None and few else ""
+    error_text = " (sd)" if with_sd else " ± posterior sd" if errors is not None and few else ""
     what = (
         "Components"
         if errors is None
         else f"{len(used)} of at most {len(estimator.weights_)} components in use"
     )
-    title = f"{what}: weight, and mean{told} of each column"
+    title = f"{what}: weight, and mean{error_text} of each column"
     if len(kept) < len(names):
-        title += f"; the {len(kept)} of {len(names)} columns that tell them apart best"
-    return title + _cut(len(mean)), ["component", *map(str, shown)], rows
+        title += f"; the {len(kept)} of {len(names)} columns that distinguish them best"
+    return title + _note_omitted(len(mean)), ["component", *map(str, shown)], rows
 
 
-def _linear_table(estimator: LinearEstimator) -> Readable:
-    names, share = column_names(estimator), _communalities(estimator)
+def _tabulate_factors(estimator: LinearEstimator) -> TextTable:
+    names, share = get_column_names(estimator), _compute_communalities(estimator)
     explained = (estimator.components_**2).sum(0)
-    loadings = estimator.components_[: _n_factors(estimator)]
+    loadings = estimator.components_[: _count_factors(estimator)]
     correlation = loadings / np.sqrt(explained + estimator.noise_variance_)
     factors = isinstance(estimator, FactorAnalysis | BayesianFactorAnalysis)
-    title, heads, rows = _correlation_table(names, correlation, share, "factor" if factors else "component")
+    title, heads, rows = _tabulate_correlations(
+        names, correlation, share, "factor" if factors else "component"
+    )
     if isinstance(estimator, BayesianFactorAnalysis):
         title += f"; {len(loadings)} of at most {len(estimator.components_)} factors are in use"
     return title, heads, rows
 
 
-def _code_table(estimator: VariationalAutoencoder) -> Readable:
-    title, heads, rows = _correlation_table(column_names(estimator), *_codes(estimator), "code")
+def _tabulate_codes(estimator: VariationalAutoencoder) -> TextTable:
+    title, heads, rows = _tabulate_correlations(
+        get_column_names(estimator), *_correlate_codes(estimator), "code"
+    )
     return f"{title}, in {DRAWS} rows drawn from the model", heads, rows
 
 
-def _correlation_table(names: list[str], correlation: Array, share: Array, word: str) -> Readable:
-    shown, kept = range(min(len(correlation), MOST_COLUMNS)), _most(share)
+def _tabulate_correlations(names: list[str], correlation: Array, share: Array, word: str) -> TextTable:
+    shown, kept = range(min(len(correlation), MOST_COLUMNS)), _pick_largest(share)
     rows = [[names[j], *(f"{correlation[k, j]:.2f}" for k in shown), f"{share[j]:.0%}"] for j in kept]
     title = f"Correlation of each column with each {word}, and the share of its variance explained"
     if len(kept) < len(names):
         title += f"; the {len(kept)} of {len(names)} columns best explained"
-    return title + _cut(len(correlation)), [word, *map(str, shown), "explained"], rows
+    return title + _note_omitted(len(correlation)), [word, *map(str, shown), "explained"], rows
 
 
-def _codes(estimator: VariationalAutoencoder) -> tuple[Array, Array]:
+def _correlate_codes(estimator: VariationalAutoencoder) -> tuple[Array, Array]:
     """Correlation of each column with each code in rows of the model itself, (k, d), and the share explained, (d,)."""
     rows, codes = estimator.model_.sample(DRAWS, generator(0))
     x, z = (to_numpy(part) for part in (rows, codes))
     middle = estimator.inverse_transform(z).reshape(x.shape)
     a, b = ((part - part.mean(0)) / np.maximum(part.std(0), np.finfo(float).tiny) for part in (x, z))
-    spread = np.maximum(x.var(0), np.finfo(float).tiny)
-    return b.T @ a / len(a), np.minimum(middle.var(0) / spread, 1.0)
+    variance = np.maximum(x.var(0), np.finfo(float).tiny)
+    return b.T @ a / len(a), np.minimum(middle.var(0) / variance, 1.0)
 
 
-def _used(estimator: MixtureEstimator) -> Any:
+def _find_used(estimator: MixtureEstimator) -> Any:
     """Places of the components in use."""
     if isinstance(estimator, BayesianMixtureEstimator):
         return np.flatnonzero(estimator.active_)
     return np.arange(len(estimator.weights_))
 
 
-def _errors(estimator: MixtureEstimator) -> tuple[Array, Array] | None:
+def _list_posterior_errors(estimator: MixtureEstimator) -> tuple[Array, Array] | None:
     """Posterior standard deviations of weights (k,) and means (k, d); None of a model without a posterior."""
     if not isinstance(estimator, BayesianMixtureEstimator):
         return None
@@ -167,7 +175,7 @@ def _errors(estimator: MixtureEstimator) -> tuple[Array, Array] | None:
     return weights, first if scale is None else first * (estimator.means_.sum() / scale.sum())
 
 
-def _n_factors(estimator: LinearEstimator) -> int:
+def _count_factors(estimator: LinearEstimator) -> int:
     used: int = (
         estimator.n_components_
         if isinstance(estimator, BayesianFactorAnalysis)
@@ -176,11 +184,11 @@ def _n_factors(estimator: LinearEstimator) -> int:
     return used
 
 
-def _cut(k: int) -> str:
+def _note_omitted(k: int) -> str:
     return f"; the first {MOST_COLUMNS} of {k}" if k > MOST_COLUMNS else ""
 
 
-def _most(value: Array) -> Sequence[int]:
+def _pick_largest(value: Array) -> Sequence[int]:
     """Places of the largest values, in their own order; all of them if there are few."""
     if len(value) <= MOST_ROWS:
         return range(len(value))
@@ -188,10 +196,10 @@ def _most(value: Array) -> Sequence[int]:
     return found
 
 
-def _deviations(estimator: MixtureEstimator) -> Array:
+def _list_deviations(estimator: MixtureEstimator) -> Array:
     return np.asarray(np.sqrt(to_numpy(estimator.model_.family.covariance().diagonal())))
 
 
-def _communalities(estimator: LinearEstimator) -> Array:
+def _compute_communalities(estimator: LinearEstimator) -> Array:
     explained = (estimator.components_**2).sum(0)
     return np.asarray(explained / (explained + estimator.noise_variance_))

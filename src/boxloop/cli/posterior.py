@@ -9,29 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from boxloop.cli.options import (
-    checkpoint_option,
-    column_options,
-    data_argument,
-    figure_option,
-    json_option,
-    output_option,
-    safe_csv_option,
-    seed_option,
-    threads_option,
-    watch_options,
-    watching,
-    with_examples,
-)
-from boxloop.cli.output import (
-    check_outputs,
-    check_table,
-    echo_table,
-    echo_text,
-    for_spreadsheets,
-    tell,
-    write_figure,
-)
+from boxloop.cli import console, shared
 
 if TYPE_CHECKING:
     from boxloop.sample import FactorPosterior, MixturePosterior
@@ -49,12 +27,12 @@ MULTIMODAL_R_HAT = 1.1
 _count = click.IntRange(min=1)
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop posterior iris --model gaussian-mixture -k 2",
     "boxloop posterior wine --model factor-analysis -k 2 --draws 4000 --figure trace.png",
     "boxloop posterior data.csv --model gaussian-mixture -k 3 --checkpoint c.boxloop -o draws.parquet",
 )
-@data_argument
+@shared.data_argument
 @click.option("--model", required=True, type=click.Choice(KINDS), metavar="NAME", help=", ".join(KINDS) + ".")
 @click.option("-k", "--components", required=True, type=_count, help="Number of components or factors.")
 @click.option(
@@ -69,15 +47,15 @@ _count = click.IntRange(min=1)
     type=click.IntRange(min=0),
     help="Steps of each chain before the first draw.",
 )
-@column_options
-@seed_option
-@threads_option
-@checkpoint_option
-@watch_options
-@output_option("One row per draw: .csv or .parquet.")
-@safe_csv_option
-@figure_option
-@json_option
+@shared.column_options
+@shared.seed_option
+@shared.threads_option
+@shared.checkpoint_option
+@shared.watch_options
+@shared.output_option("One row per draw: .csv or .parquet.")
+@shared.safe_csv_option
+@shared.figure_option
+@shared.json_option
 def command(
     data: str,
     model: str,
@@ -99,32 +77,36 @@ def command(
 
     Ctrl-C reports the draws made so far. With --checkpoint, the same command continues, also for more --draws.
     """
-    from boxloop.cli.errors import continued
+    from boxloop.cli.errors import announce_checkpoint
     from boxloop.data import open_table, write_table
 
     if how["covariance"] is not None and model != "gaussian-mixture":
         raise click.UsageError(f"{model} has no option --covariance")
-    check_outputs([output, checkpoint, figure, json_to], data)
-    check_table(output)
+    console.check_outputs([output, checkpoint, figure, json_to], data)
+    console.check_table_name(output)
     source = open_table(data, columns=columns, drop=drop)
-    with continued(checkpoint):
+    with announce_checkpoint(checkpoint):
         begun = time.perf_counter()
-        posterior = _draw(model, source, how, checkpoint, watching(quiet, progress))
+        posterior = _sample_posterior(
+            model, source, how, checkpoint, shared.is_progress_shown(quiet, progress)
+        )
         seconds = time.perf_counter() - begun
         if posterior.draws.n_draws == 0:
             raise KeyboardInterrupt  # in warm-up: there is nothing to report
         if output is not None:
-            write_table(output, for_spreadsheets(output, draws_table(posterior)))
-        write_figure(figure, lambda: posterior.plot(kind="trace"))
+            write_table(output, console.escape_csv_formulas(output, draws_table(posterior)))
+        console.write_figure(figure, lambda: posterior.plot(kind="trace"))
         inputs = {"data": data, "model": model, "rows": source.n_rows, "columns": list(source.names)}
-        found = {**inputs, **_describe(posterior, how, checkpoint), "seconds": seconds}
+        found = {**inputs, **_posterior_to_dict(posterior, how, checkpoint), "seconds": seconds}
         found |= {"output": output, "figure": figure}
-        tell(found, json_to, lambda: _print_summary(found), quiet)
+        console.write_findings(found, json_to, lambda: _print_summary(found), quiet)
         if posterior.draws.interrupted:
             raise KeyboardInterrupt
 
 
-def _draw(model: str, source: Any, how: dict[str, Any], checkpoint: Path | None, show: bool) -> Posterior:
+def _sample_posterior(
+    model: str, source: Any, how: dict[str, Any], checkpoint: Path | None, show: bool
+) -> Posterior:
     from boxloop.sample import sample_factors, sample_mixture
 
     lengths = {name: how[name] for name in ("chains", "draws", "warmup")}
@@ -155,7 +137,7 @@ def draws_table(posterior: Posterior) -> dict[str, Any]:
     return {name: value.flatten().cpu().numpy() for name, value in {**index, **values}.items()}
 
 
-def _describe(posterior: Posterior, how: dict[str, Any], checkpoint: Path | None) -> dict[str, Any]:
+def _posterior_to_dict(posterior: Posterior, how: dict[str, Any], checkpoint: Path | None) -> dict[str, Any]:
     from boxloop.sample import MixturePosterior
 
     mixture = isinstance(posterior, MixturePosterior)
@@ -175,11 +157,11 @@ def _describe(posterior: Posterior, how: dict[str, Any], checkpoint: Path | None
         "identification": " ".join(str(identification).split()),
         "summary": lines,
         "concerns": list(posterior.concerns),
-        "advice": advice(posterior, lines, checkpoint),
+        "advice": advise_on_chains(posterior, lines, checkpoint),
     }
 
 
-def advice(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path | None) -> list[str]:
+def advise_on_chains(posterior: Posterior, lines: list[dict[str, Any]], checkpoint: Path | None) -> list[str]:
     """What to do about the concerns, in options of this command; empty if there are none."""
     from boxloop.sample import ESS_LIMIT, MIN_DRAWS, R_HAT_LIMIT, MixturePosterior
 
@@ -238,15 +220,17 @@ def _print_summary(found: dict[str, Any]) -> None:
     title += f"; {found['chains']} chains of {found['draws']} draws after {found['warmup']} steps"
     if len(rows) < len(found["summary"]):
         title += f"; the first {len(rows)} of {len(found['summary'])} quantities, --json has all"
-    echo_table(title, ["quantity", "mean", "low", "high", "ESS", "R-hat", "identification"], rows)
-    echo_text("low, high: central 95% interval. ESS: effective sample size, the smaller of bulk and tail.")
+    console.echo_table(title, ["quantity", "mean", "low", "high", "ESS", "R-hat", "identification"], rows)
+    console.echo_text(
+        "low, high: central 95% interval. ESS: effective sample size, the smaller of bulk and tail."
+    )
     note = found["identification"]
-    echo_text(f"{note[0].upper()}{note[1:]}.")
+    console.echo_text(f"{note[0].upper()}{note[1:]}.")
     for name in ("output", "figure"):
         if found[name] is not None:
-            echo_text(f"Written: {found[name]}")
+            console.echo_text(f"Written: {found[name]}")
     if not found["concerns"]:
-        echo_text("No concerns: chains agree, and the effective sample size is large enough.")
+        console.echo_text("No concerns: chains agree, and the effective sample size is large enough.")
         return
     for head, items in (("Concerns:", found["concerns"]), ("What to do:", found["advice"])):
-        echo_text("\n".join([head, *(f"- {item}" for item in items)]))
+        console.echo_text("\n".join([head, *(f"- {item}" for item in items)]))

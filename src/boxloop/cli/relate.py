@@ -9,23 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from boxloop.cli import console, shared
 from boxloop.cli.names import complete_data
-from boxloop.cli.options import (
-    checkpoint_option,
-    compute_options,
-    data_argument,
-    drop_option,
-    figure_option,
-    json_option,
-    names_option,
-    output_option,
-    seed_option,
-    threads_option,
-    watch_options,
-    watching,
-    with_examples,
-)
-from boxloop.cli.output import check_outputs, tell, write_figure
 
 if TYPE_CHECKING:
     from boxloop.cli.columns import SelectedColumns
@@ -44,16 +29,16 @@ _kind = click.Choice(KINDS)
 _own_kind = click.Choice([*KINDS, "finite"])
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop relate wine --y alcohol,proline --features linear",
     "boxloop relate iris --y target --features linear -o species.boxloop --figure relevance.png",
     "boxloop relate genes.csv proteins.parquet -k 20 --features fourier --json",
 )
-@data_argument
+@shared.data_argument
 @click.argument("other", required=False, shell_complete=complete_data)
-@names_option("--y", "Columns of the second view; all of OTHER if omitted.")
-@names_option("--x", "Columns of the first view; all others of DATA if omitted.")
-@drop_option
+@shared.names_option("--y", "Columns of the second view; all of OTHER if omitted.")
+@shared.names_option("--x", "Columns of the first view; all others of DATA if omitted.")
+@shared.drop_option
 @click.option(
     "-k",
     "--variables",
@@ -94,14 +79,14 @@ _own_kind = click.Choice([*KINDS, "finite"])
     help="False-discovery rate of significance.",
 )
 @click.option("--max-iter", type=click.IntRange(min=1), help="Largest number of epochs of a network.")
-@seed_option
-@compute_options
-@threads_option
-@checkpoint_option
-@watch_options
-@output_option("The model file, by custom *.boxloop.")
-@figure_option
-@json_option
+@shared.seed_option
+@shared.compute_options
+@shared.threads_option
+@shared.checkpoint_option
+@shared.watch_options
+@shared.output_option("The model file, by custom *.boxloop.")
+@shared.figure_option
+@shared.json_option
 def command(
     data: str,
     other: str | None,
@@ -129,29 +114,29 @@ def command(
     One fifth of the rows is held out. On these rows the command tests how relevant each pair is, which columns it is
     correlated with, and what share of each column the other view explains. Cells must not be empty.
     """
-    from boxloop.cli.two_views import assess, hold_out_rows, print_findings, read_views
+    from boxloop.cli.two_views import assess_on_held_out, hold_out_rows, print_findings, read_views
 
-    check_outputs([output, figure, checkpoint, json_to], *(place for place in (data, other) if place))
+    console.check_outputs([output, figure, checkpoint, json_to], *(place for place in (data, other) if place))
     if permutations < 1.0 / rate - 1.0 - 1e-9:
         raise click.UsageError(f"--permutations {permutations} cannot reach a --rate of {rate:g}: raise it")
     left, right = read_views(data, other, x, y, drop)
     if left.n_rows < FEWEST:
         raise ValueError(f"{data}: {left.n_rows} rows are too few to fit and to test: {FEWEST} are needed")
-    options |= {"checkpoint": checkpoint, "verbose": int(watching(quiet, progress))}
+    options |= {"checkpoint": checkpoint, "verbose": int(shared.is_progress_shown(quiet, progress))}
     estimator, left, right = make_estimator(left, right, options)
     mask = hold_out_rows(left, right, HELD_OUT, MOST_HELD_OUT, options["seed"])
     begun = time.perf_counter()
-    fit(estimator, left.select(~mask), right.select(~mask), left, right)
+    fit_views(estimator, left.select(~mask), right.select(~mask), left, right)
     seconds = time.perf_counter() - begun
     test = left.select(mask), right.select(mask)
-    findings, significance = assess(estimator, *test, WAYS[direction], permutations, rate)
+    findings, significance = assess_on_held_out(estimator, *test, WAYS[direction], permutations, rate)
     if output is not None:
         estimator.save(output)
-    write_figure(figure, lambda: significance.plot())
+    console.write_figure(figure, lambda: significance.plot())
     head = describe_fit(estimator, {"data": data, "other": other, "rate": rate, "permutations": permutations})
     head |= {"rows": {"fit": int((~mask).sum()), "held_out": int(mask.sum())}, "seed": options["seed"]}
     head |= {**findings, "seconds": seconds, "output": output, "figure": figure}
-    tell(head, json_to, lambda: print_findings(head), quiet)
+    console.write_findings(head, json_to, lambda: print_findings(head), quiet)
 
 
 def make_estimator(
@@ -191,11 +176,13 @@ def make_estimator(
     return RelevantFeatures(x_features=kinds[0], y_features=kinds[1], **parameters), views[0], views[1]
 
 
-def fit(estimator: RelevantFeatures, X: Any, Y: Any, left: SelectedColumns, right: SelectedColumns) -> None:
+def fit_views(
+    estimator: RelevantFeatures, X: Any, Y: Any, left: SelectedColumns, right: SelectedColumns
+) -> None:
     """Fit, and set the column name of a view of labels."""
-    from boxloop.cli.errors import continued
+    from boxloop.cli.errors import announce_checkpoint
 
-    with continued(estimator.checkpoint):
+    with announce_checkpoint(estimator.checkpoint):
         estimator.fit(X, Y)
         if estimator.interrupted_:
             raise KeyboardInterrupt  # an unfinished fit is not tested

@@ -8,33 +8,22 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from boxloop.cli.cluster import cluster_options, on_cluster
-from boxloop.cli.options import (
-    column_options,
-    data_argument,
-    json_option,
-    output_option,
-    seed_option,
-    threads_option,
-    watch_options,
-    watching,
-    with_examples,
-)
-from boxloop.cli.output import check_outputs, echo_styled, echo_text, tell as say
+from boxloop.cli import console, shared
+from boxloop.cli.cluster import cluster_options, open_cluster
 
 if TYPE_CHECKING:
     from boxloop.report import Report
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop report wine",
     "boxloop report rows.csv -o report.html --drop id --seed 1",
     "boxloop report rows.csv --deep",
     "boxloop report folder/ --rows 20000 --json findings.json",
     "boxloop report s3://bucket/folder --cluster tcp://scheduler:8786",
 )
-@data_argument
-@column_options
+@shared.data_argument
+@shared.column_options
 @click.option(
     "--rows",
     type=click.IntRange(min=20),
@@ -44,15 +33,15 @@ if TYPE_CHECKING:
 )
 @click.option("--deep", is_flag=True, help="Try a small variational autoencoder, too; takes longer.")
 @click.option("--jobs", type=click.IntRange(min=1), help="Fits at the same time; all cores if omitted.")
-@seed_option
-@threads_option
+@shared.seed_option
+@shared.threads_option
 @cluster_options
-@watch_options
-@output_option(
+@shared.watch_options
+@shared.output_option(
     "The page; all else goes beside it, under the same name.", default=Path("report.html"), show_default=True
 )
 @click.option("--force", is_flag=True, help="Replace files beside the page, whoever wrote them.")
-@json_option
+@shared.json_option
 def command(
     data: str,
     columns: list[str] | None,
@@ -81,7 +70,6 @@ def command(
     With --workers or --cluster the files are read where the workers are, and the rows that are drawn are sent here;
     models are fitted here, --jobs at the same time.
     """
-    from boxloop.cli.watch import watched
     from boxloop.report import (
         check_replaceable,
         list_page_files,
@@ -92,27 +80,27 @@ def command(
     )
 
     files = list_page_files(output)
-    check_outputs([*files, json_to], data)
+    console.check_outputs([*files, json_to], data)
     if not force:
         default = click.get_current_context().get_parameter_source("output") is ParameterSource.DEFAULT
         check_replaceable(files if default else files[1:], output.with_suffix(".json"))
-    with watched("report", watching(quiet, progress)) as tell:
-        with on_cluster(workers, cluster) as there:
+    with console.show_progress("report", shared.is_progress_shown(quiet, progress)) as tell:
+        with open_cluster(workers, cluster) as there:
             table = read_table(data, columns, drop, rows, seed, cluster=there)
         command = spell_command(data, columns, drop, rows, seed, deep)
         report = report_on_table(
             table, command, seed, jobs, deep, lambda what, share: tell(round(100 * share), 100, what)
         )
         written = report.save(output, force=force)
-    say(report_to_dict(report), json_to, lambda: show(report, written), quiet)
+    console.write_findings(report_to_dict(report), json_to, lambda: print_verdict(report, written), quiet)
 
 
-def show(report: Report, written: list[Path]) -> None:
+def print_verdict(report: Report, written: list[Path]) -> None:
     """Print the verdict."""
     colours = {"good": "green", "doubtful": "yellow", "bad": "red", "plain": "none"}
     for line in report.lines:
-        echo_styled(f"{line.question} ", f"bold {colours[line.level]}", line.answer)
-    echo_text()
+        console.echo_styled(f"{line.question} ", f"bold {colours[line.level]}", line.answer)
+    console.echo_text()
     for path in written:
-        echo_text(f"Written: {path}")
-    echo_text(f"Open {written[0]} in a browser; it explains each of these answers.")
+        console.echo_text(f"Written: {path}")
+    console.echo_text(f"Open {written[0]} in a browser; it explains each of these answers.")

@@ -6,44 +6,32 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from boxloop.cli.cluster import cluster_options, on_cluster
-from boxloop.cli.options import (
-    data_argument,
-    json_option,
-    model_argument,
-    output_option,
-    safe_csv_option,
-    threads_option,
-    watch_options,
-    watching,
-    with_examples,
-)
-from boxloop.cli.output import check_outputs, check_table, echo_facts, tell
+from boxloop.cli import console, shared
+from boxloop.cli.cluster import cluster_options, open_cluster
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from boxloop.cli.describe import Fitted
-    from boxloop.cli.lines import Found
-    from boxloop.cli.log_densities import LogDensitySums
+    from boxloop.cli.models import Fitted
+    from boxloop.cli.sums import LogDensitySums, PartialSum
     from boxloop.data import ArraySource
     from boxloop.estimators import Array
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop score model.boxloop wine",
     "boxloop score model.boxloop new.parquet -o scores.csv",
     "boxloop score model.boxloop folder/ -o scores.parquet --workers 4",
 )
-@model_argument
-@data_argument
-@watch_options
-@threads_option
+@shared.model_argument
+@shared.data_argument
+@shared.watch_options
+@shared.threads_option
 @cluster_options
-@output_option("One line for each row: .csv or .parquet.")
-@safe_csv_option
-@json_option
+@shared.output_option("One line for each row: .csv or .parquet.")
+@shared.safe_csv_option
+@shared.json_option
 def command(
     model: Path,
     data: str,
@@ -60,20 +48,20 @@ def command(
     row gets its log-density and, from a mixture, its most probable component with that probability; from a factor
     model, each factor with its standard deviation; from an autoencoder, each code with its own. The log-density of an
     autoencoder is a lower bound. Two views have no density: each row of the first gets its variables, and what they
-    tell of the second. From a network each row gets what it predicts, with its error bars.
+    predict of the second. From a network each row gets what it predicts, with its error bars.
 
     With --workers or --cluster rows stay where they are read; with -o their lines come back, in the order of the rows.
     """
-    from boxloop.cli.describe import Networks, TwoViews, load_any
+    from boxloop.cli.models import Networks, TwoViews, load_any
 
-    check_outputs([output, json_to], data, model)
-    check_table(output)
-    estimator, watch = load_any(model), watching(quiet, progress)
+    console.check_outputs([output, json_to], data, model)
+    console.check_table_name(output)
+    estimator, watch = load_any(model), shared.is_progress_shown(quiet, progress)
     if isinstance(estimator, TwoViews):
         from boxloop.cli.two_views import check_shared, score_views
 
         check_shared(model, estimator, workers is not None or cluster is not None)
-    with on_cluster(workers, cluster) as there:
+    with open_cluster(workers, cluster) as there:
         if isinstance(estimator, TwoViews):
             found, show = score_views(model, estimator, data, there, output, watch)
         elif isinstance(estimator, Networks):
@@ -82,40 +70,27 @@ def command(
             found, show = score_network(model, estimator, data, there, output, watch)
         else:
             found, show = score_rows(model, estimator, data, there, output, watch)
-    tell(found, json_to, show, quiet)
+    console.write_findings(found, json_to, show, quiet)
 
 
 def score_rows(
     model: Path, estimator: Fitted, data: str, on_workers: bool, output: Path | None, watch: bool
 ) -> tuple[dict[str, Any], Callable[[], None]]:
-    """The log-densities of rows under a model.
-
-    Args:
-        model: the file.
-        estimator: what it holds.
-        data: rows, whose columns are found by their names.
-        on_workers: whether the workers of a cluster read them.
-        output: table to write, one line a row.
-        watch: whether to show progress.
-
-    Returns:
-        What is said of all rows, and how it is printed.
-    """
-    from boxloop.cli.describe import fitted_columns, likelihood_word
-    from boxloop.cli.lines import Found, passed
-    from boxloop.cli.log_densities import LogDensitySums
+    """The log-densities of rows under a model."""
+    from boxloop.cli.models import get_fitted_columns, name_likelihood
+    from boxloop.cli.sums import LogDensitySums, PartialSum, sum_parts
     from boxloop.data import ArraySource, open_table
 
-    source = open_table(data, columns=fitted_columns(estimator), cluster=on_workers)
+    source = open_table(data, columns=get_fitted_columns(estimator), cluster=on_workers)
     names, written = source.names, output is not None
 
-    def scored(rows: Tensor, weight: Tensor, start: int) -> Found[LogDensitySums]:
+    def scored(rows: Tensor, weight: Tensor, start: int) -> PartialSum[LogDensitySums]:
         tile = ArraySource(rows, None, names)
         density = estimator.score_samples(tile)
-        lines = ({"log_density": density, **latent(estimator, tile)},) if written else ()
-        return Found(len(density), LogDensitySums.of(density, start=start), lines)
+        lines = ({"log_density": density, **infer_latent(estimator, tile)},) if written else ()
+        return PartialSum(len(density), LogDensitySums.of(density, start=start), lines)
 
-    tally = passed(source.in_turn(scored), source.n_rows, output, watch)
+    tally = sum_parts(source.in_turn(scored), source.n_rows, output, watch)
     found = {
         "model": model,
         "data": data,
@@ -125,10 +100,10 @@ def score_rows(
         "least_likely": [{"row": row, "log_density": value} for value, row in tally.lowest],
         "output": output,
     }
-    return found, lambda: _show(found, likelihood_word(estimator))
+    return found, lambda: _print_scores(found, name_likelihood(estimator))
 
 
-def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
+def infer_latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
     """What the model makes of each row: its component and how sure that is, or its factors or codes."""
     import numpy as np
 
@@ -141,15 +116,15 @@ def latent(estimator: Fitted, rows: ArraySource) -> dict[str, np.ndarray]:
         word, (mean, deviation) = "code", estimator.posterior(rows)
     else:
         assert isinstance(estimator, LinearEstimator)
-        word, (mean, spread) = "factor", estimator.posterior(rows)
-        deviation = np.sqrt(np.diagonal(spread, axis1=1, axis2=2))
+        word, (mean, covariance) = "factor", estimator.posterior(rows)
+        deviation = np.sqrt(np.diagonal(covariance, axis1=1, axis2=2))
     columns = {}
     for k in range(mean.shape[1]):
         columns[f"{word}_{k}"], columns[f"{word}_{k}_sd"] = mean[:, k], deviation[:, k]
     return columns
 
 
-def _show(found: dict[str, Any], word: str) -> None:
+def _print_scores(found: dict[str, Any], word: str) -> None:
     """Print the summary as a table."""
     from boxloop.numeric import format_number, format_with_error
 
@@ -163,4 +138,4 @@ def _show(found: dict[str, Any], word: str) -> None:
     ]
     if found["output"] is not None:
         lines.append(("written to", str(found["output"])))
-    echo_facts(f"{found['data']} under {found['model']}", lines)
+    console.echo_facts(f"{found['data']} under {found['model']}", lines)

@@ -9,35 +9,21 @@ from typing import Any
 
 import click
 
-from boxloop.cli.cluster import cluster_options, on_cluster
+from boxloop.cli import console, shared
+from boxloop.cli.cluster import cluster_options, open_cluster
 from boxloop.cli.names import MODELS
-from boxloop.cli.options import (
-    column_options,
-    compute_options,
-    data_argument,
-    figure_option,
-    json_option,
-    kind_choice,
-    output_option,
-    seed_option,
-    threads_option,
-    watch_options,
-    watching,
-    with_examples,
-)
-from boxloop.cli.output import check_outputs, echo_table, echo_text, tell, write_figure
 
 
-@with_examples(
+@shared.with_examples(
     "boxloop select wine -k 1-4 --covariance full,diag -o chosen.boxloop",
     "boxloop select data.csv --model factor-analysis -k 1-8 --criterion bic --json",
 )
-@data_argument
+@shared.data_argument
 @click.option(
     "--model",
     default="gaussian-mixture",
     show_default=True,
-    type=kind_choice,
+    type=shared.kind_choice,
     metavar="NAME",
     help=", ".join(MODELS) + ".",
 )
@@ -61,20 +47,20 @@ from boxloop.cli.output import check_outputs, echo_table, echo_text, tell, write
     help="Log-likelihood of held-out rows, or an information criterion of all rows.",
 )
 @click.option("--jobs", "n_jobs", default=1, show_default=True, type=click.IntRange(min=1), help="Processes.")
-@column_options
-@seed_option
-@compute_options
-@threads_option
+@shared.column_options
+@shared.seed_option
+@shared.compute_options
+@shared.threads_option
 @cluster_options
 @click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
     help="Folder for finished fits, from which an interrupted search continues.",
 )
-@watch_options
-@output_option("The chosen model, fitted to all rows.")
-@figure_option
-@json_option
+@shared.watch_options
+@shared.output_option("The chosen model, fitted to all rows.")
+@shared.figure_option
+@shared.json_option
 def command(
     data: str,
     model: str,
@@ -99,30 +85,32 @@ def command(
     Every candidate is scored by the log-likelihood of held-out rows, with the standard error of its difference to the
     best on the same rows.
     """
-    from boxloop.cli.making import make_estimator, rows_with_names
+    from boxloop.cli.models import make_estimator, read_frame
     from boxloop.data import open_table
     from boxloop.select import ModelSearchCV
 
-    check_outputs([output, figure, json_to], data, folders=[how["checkpoint"]])
+    console.check_outputs([output, figure, json_to], data, folders=[how["checkpoint"]])
     grid: dict[str, list[Any]] = {"n_components": parse_numbers(components)}
     if covariance is not None:
         grid["covariance_type"] = covariance.split(",")
     estimator = make_estimator(model, {"random_state": seed, "device": device, "dtype": dtype})
-    search = ModelSearchCV(estimator, grid, random_state=seed, verbose=watching(quiet, progress), **how)
+    search = ModelSearchCV(
+        estimator, grid, random_state=seed, verbose=shared.is_progress_shown(quiet, progress), **how
+    )
     with _open_cluster(search, workers, cluster) as there:
         source = open_table(data, columns=columns, drop=drop, cluster=there)
         if source.n_rows < how["cv"]:
             raise click.UsageError(
                 f"--folds {how['cv']}: {data} has only {source.n_rows} rows; give fewer folds"
             )
-        search.fit(source if there else rows_with_names(source))
+        search.fit(source if there else read_frame(source))
     if search.best_estimator_.interrupted_:
         raise KeyboardInterrupt  # the last fit, to all rows, is not complete
     if output is not None:
         search.best_estimator_.save(output)
-    write_figure(figure, lambda: search.plot())
-    found = {**_facts(search, data), "output": output, "figure": figure}
-    tell(found, json_to, lambda: _show(search, data, output), quiet)
+    console.write_figure(figure, lambda: search.plot())
+    found = {**_search_to_dict(search, data), "output": output, "figure": figure}
+    console.write_findings(found, json_to, lambda: _print_search(search, data, output), quiet)
 
 
 @contextmanager
@@ -134,11 +122,11 @@ def _open_cluster(search: Any, workers: int | None, cluster: str | None) -> Iter
         raise click.UsageError(
             "--jobs runs fits in parallel, --workers and --cluster run each fit in parallel: give one of them"
         )
-    with on_cluster(workers, cluster) as there, passes() if there and search.verbose else nullcontext():
+    with open_cluster(workers, cluster) as there, passes() if there and search.verbose else nullcontext():
         yield there
 
 
-def _facts(search: Any, data: str) -> dict[str, Any]:
+def _search_to_dict(search: Any, data: str) -> dict[str, Any]:
     table = search.table()
     rows = zip(table.index, table.to_dict("records"), strict=True)
     lines = [{"candidate": str(name), **row} for name, row in rows]
@@ -163,7 +151,7 @@ def parse_numbers(text: str) -> list[int]:
     return values
 
 
-def _show(search: Any, data: str, output: Path | None) -> None:
+def _print_search(search: Any, data: str, output: Path | None) -> None:
     from boxloop.numeric import format_number, format_with_error
 
     table = search.table()
@@ -181,8 +169,8 @@ def _show(search: Any, data: str, output: Path | None) -> None:
         ]
         for params, row in zip(search.cv_results_["params"], table.to_dict("records"), strict=True)
     ]
-    echo_table(f"Cross-validation on {data}: log-likelihood per row", heads, rows)
+    console.echo_table(f"Cross-validation on {data}: log-likelihood per row", heads, rows)
     chosen = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
-    echo_text(f"Chosen: {chosen}.")
+    console.echo_text(f"Chosen: {chosen}.")
     if output is not None:
-        echo_text(f"Written: {output}")
+        console.echo_text(f"Written: {output}")

@@ -14,11 +14,11 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from boxloop.cli import console
 from boxloop.cli.columns import SelectedColumns, read_columns
-from boxloop.cli.describe import TwoViews
-from boxloop.cli.lines import Found, Summary, passed
-from boxloop.cli.output import echo_facts, echo_table, echo_text, tell
+from boxloop.cli.models import TwoViews, join_first, summarise_fit
 from boxloop.cli.parts import MOST_COLUMNS, MOST_ROWS
+from boxloop.cli.sums import ColumnSummary, PartialSum, sum_parts
 from boxloop.data import ArraySource, open_table
 from boxloop.estimators import Array, Direction, RelevantFeatures, ViewSchema, to_numpy
 from boxloop.numeric import format_number, format_with_error, generator
@@ -36,15 +36,7 @@ DIRECTIONS: dict[str, Direction] = {"y": "y_given_x", "x": "x_given_y"}
 def read_views(
     data: str, other: str | None, x: Sequence[str] | None, y: Sequence[str] | None, drop: Sequence[str]
 ) -> tuple[SelectedColumns, SelectedColumns]:
-    """Open both views.
-
-    Args:
-        data: a path or a bundled data set, which holds the first view, or both.
-        other: a second table, with the same rows in the same order.
-        x: columns of the first view; all others when omitted.
-        y: columns of the second; all of ``other`` when omitted.
-        drop: columns to leave out.
-    """
+    """Open both views."""
     if other is not None:
         left, right = read_columns(data, x, drop, "--x"), read_columns(other, y, drop, "--y")
         if left.n_rows != right.n_rows:
@@ -67,15 +59,7 @@ def read_views(
 def hold_out_rows(
     left: SelectedColumns, right: SelectedColumns, share: float, most: int, seed: int
 ) -> Tensor:
-    """Mask of a random sample of rows to hold out, (n,); the only row of a label stays in the fit.
-
-    Args:
-        left: the first view.
-        right: the second.
-        share: of the rows.
-        most: largest number of rows to hold out.
-        seed: of the sample.
-    """
+    """Mask of a random sample of rows to hold out, (n,); the only row of a label stays in the fit."""
     n = left.n_rows
     order = torch.randperm(n, generator=generator(seed))
     mask = torch.zeros(n, dtype=torch.bool)
@@ -87,19 +71,10 @@ def hold_out_rows(
     return mask
 
 
-def assess(
+def assess_on_held_out(
     estimator: RelevantFeatures, X: Any, Y: Any, ways: Sequence[str], permutations: int, rate: float
 ) -> tuple[dict[str, Any], Significance]:
-    """The findings on held-out rows, as plain data, and the test of significance.
-
-    Args:
-        estimator: the fit.
-        X: held-out rows of the first view.
-        Y: of the second.
-        ways: the views to infer from the other, ``x`` and ``y``.
-        permutations: number of permutations behind the p-values.
-        rate: false-discovery rate of significance.
-    """
+    """The findings on held-out rows, as plain data, and the test of significance."""
     significance = estimator.significance(X, Y, permutations=permutations, level=rate)
     x, y = (
         torch.cat([tile for tile, _ in schema.open(rows, torch.device("cpu")).chunks()])
@@ -202,10 +177,6 @@ def explained_share(truth: Array, guess: Array) -> tuple[Array, Array]:
 
     with e the error of the guess and d the distance from the mean (delta method). Negative where the mean is better.
 
-    Args:
-        truth: (n, d).
-        guess: (n, d), made from other rows.
-
     Example:
         >>> truth, guess = np.array([[1.0], [2.0], [3.0], [4.0]]), np.array([[1.0], [2.0], [3.0], [3.0]])
         >>> share, error = explained_share(truth, guess)
@@ -263,50 +234,48 @@ def print_findings(findings: Mapping[str, Any]) -> None:
     """Print the findings of ``boxloop relate``."""
     rows = findings["rows"]
     other = "" if findings["other"] is None else f" and {findings['other']}"
-    echo_text(f"x: {_describe_view(findings['x'])}\ny: {_describe_view(findings['y'])}")
-    echo_text(
+    console.echo_text(f"x: {_describe_view(findings['x'])}\ny: {_describe_view(findings['y'])}")
+    console.echo_text(
         f"of {findings['data']}{other}: {rows['fit']} rows of the fit, {rows['held_out']} held out to test it\n"
     )
     _print_variables(findings)
     _print_columns(findings)
-    echo_text(
+    console.echo_text(
         "Relevance: squared correlation of a pair. Share: of the variance; negative where the mean is a better guess."
     )
-    echo_text(
+    console.echo_text(
         f"Both on the held-out rows, with p adjusted for their number (false-discovery rate {findings['rate']:g})."
     )
     for one in findings["labels"]:
         accuracy = format_with_error(100.0 * one["accuracy"], 100.0 * one["accuracy_error"])
-        echo_text(
+        console.echo_text(
             f"{one['column']} is predicted correctly in {accuracy}% of the rows; always the most common label: "
             f"{100.0 * one['most_common']:.0f}%."
         )
-    echo_text(f"Relevance of all pairs: {format_with_error(findings['total'], findings['total_error'])}.")
-    echo_text(f"{findings['verdict'][0].upper()}{findings['verdict'][1:]}.")
+    console.echo_text(
+        f"Relevance of all pairs: {format_with_error(findings['total'], findings['total_error'])}."
+    )
+    console.echo_text(f"{findings['verdict'][0].upper()}{findings['verdict'][1:]}.")
     if findings["overfitted"]:
         trained = format_number(sum(one["fit_relevance"] for one in findings["variables"]), 3)
-        echo_text(
+        console.echo_text(
             f"The fit is overfitted: on its own rows the relevance is {trained}. More rows, a smaller -k or simpler "
             "--features help."
         )
     for name in ("output", "figure"):
         if findings[name] is not None:
-            echo_text(f"Written: {findings[name]}")
+            console.echo_text(f"Written: {findings[name]}")
     if findings["concerns"]:
-        echo_text("\n".join(["Concerns:", *(f"- {line}" for line in findings["concerns"])]))
+        console.echo_text("\n".join(["Concerns:", *(f"- {line}" for line in findings["concerns"])]))
 
 
 def _describe_view(view: Mapping[str, Any]) -> str:
     names = view["columns"]
     if view["labels"] is not None:
         labels = list(map(str, view["labels"]))
-        return f"{names[0]}, {len(labels)} labels ({_list_names(labels)})"
+        return f"{names[0]}, {len(labels)} labels ({join_first(labels, 4)})"
     count = f"{len(names)} columns" if len(names) > 1 else "1 column"
-    return f"{count} ({_list_names(names)}), {view['features']} features"
-
-
-def _list_names(names: Sequence[str], most: int = 4) -> str:
-    return ", ".join(names[:most]) + (", ..." if len(names) > most else "")
+    return f"{count} ({join_first(names, 4)}), {view['features']} features"
 
 
 def _print_variables(findings: Mapping[str, Any]) -> None:
@@ -325,7 +294,7 @@ def _print_variables(findings: Mapping[str, Any]) -> None:
     title = "Pairs of variables, one of each view"
     if len(shown) < len(findings["variables"]):
         title += f"; the first {len(shown)} of {len(findings['variables'])}, --json has all"
-    echo_table(title, heads, rows, words=heads[-1:], lines=True)
+    console.echo_table(title, heads, rows, words=heads[-1:], lines=True)
 
 
 def _list_loadings(columns: Sequence[Mapping[str, Any]]) -> str:
@@ -353,7 +322,7 @@ def _print_columns(findings: Mapping[str, Any]) -> None:
         if len(rows) < len(lines):
             title += f"; the first {len(rows)} of {len(lines)}"
         heads = ["column", "share", "p", ""]
-        echo_table(title, heads, rows, words=heads[-1:])
+        console.echo_table(title, heads, rows, words=heads[-1:])
 
 
 def _format_p_value(value: float) -> str:
@@ -379,27 +348,13 @@ def show_views(model: Path, estimator: TwoViews, json_to: str | None) -> None:
     }
 
     def show() -> None:
-        echo_facts(f"{model}: {content['estimator']}", _describe_fit(estimator))
+        relevance = f"{format_number(float(estimator.relevance_.sum()), 3)} in all"
+        lines = [(word, _describe_schema(schema)) for word, schema in schemas.items()]
+        lines.append(("relevance in the fit", relevance))
+        console.echo_facts(f"{model}: {content['estimator']}", summarise_fit(estimator, lines))
         _echo_loadings(estimator.relevance_, schemas, loadings)
 
-    tell(content, json_to, show)
-
-
-def _describe_fit(estimator: TwoViews) -> list[tuple[str, str]]:
-    default: dict[str, Any] = type(estimator)().get_params(deep=False)
-    chosen = estimator.get_params(deep=False)
-    options = [f"{name}={value!r}" for name, value in chosen.items() if value != default[name]]
-    ended = (
-        "interrupted" if estimator.interrupted_ else "converged" if estimator.converged_ else "not converged"
-    )
-    lines = [
-        ("options", ", ".join(options) or "the defaults"),
-        ("x", _describe_schema(estimator.x_schema_)),
-        ("y", _describe_schema(estimator.y_schema_)),
-        ("relevance in the fit", f"{format_number(float(estimator.relevance_.sum()), 3)} in all"),
-        ("iterations", f"{estimator.n_iter_}, {ended}"),
-    ]
-    return lines + [("note", event) for event in estimator.events_]
+    console.write_findings(content, json_to, show)
 
 
 def _describe_schema(schema: ViewSchema) -> str:
@@ -407,7 +362,7 @@ def _describe_schema(schema: ViewSchema) -> str:
     what = (
         f"{len(labels)} columns: " if schema.values is None else f"{schema.names[0]}, {len(labels)} labels: "
     )
-    return what + _list_names(labels, 16)
+    return what + join_first(labels)
 
 
 def _fitted_loadings(estimator: TwoViews, word: str) -> Array:
@@ -437,7 +392,7 @@ def _echo_loadings(relevance: Array, schemas: dict[str, ViewSchema], loadings: d
     if len(shown) < len(relevance):
         cut += f"; the first {len(shown)} of {len(relevance)} variables"
     title = "Loadings: correlation of each column with each variable of its view, in the fit"
-    echo_table(title + cut, ["variable", *(str(i + 1) for i in shown)], rows)
+    console.echo_table(title + cut, ["variable", *(str(i + 1) for i in shown)], rows)
 
 
 def check_shared(model: Path, estimator: TwoViews, shared: bool) -> None:
@@ -452,29 +407,17 @@ def check_shared(model: Path, estimator: TwoViews, shared: bool) -> None:
 def score_views(
     model: Path, estimator: TwoViews, data: str, on_workers: bool, output: Path | None, watch: bool
 ) -> tuple[dict[str, Any], Callable[[], None]]:
-    """The variables of each row of the first view, and the second view inferred from them.
-
-    Args:
-        model: the file.
-        estimator: what it holds.
-        data: rows of the first view, whose columns are found by their names.
-        on_workers: whether the workers of a cluster read them.
-        output: table to write, one line per row.
-        watch: whether to show progress.
-
-    Returns:
-        A summary of all rows, and a function that prints it.
-    """
+    """The variables of each row of the first view, and the second view inferred from them."""
     written = output is not None
 
-    def scored(rows: Any) -> Found[Summary]:
+    def scored(rows: Any) -> PartialSum[ColumnSummary]:
         columns = {f"variable_{i + 1}": column for i, column in enumerate(estimator.transform(rows).T)}
-        summary = Summary.of(columns)
-        return Found(
+        summary = ColumnSummary.of(columns)
+        return PartialSum(
             summary.rows, summary, ({**columns, **_infer_second_view(estimator, rows)},) if written else ()
         )
 
-    total = passed(*_open_parts(estimator.x_schema_, data, on_workers, scored), output, watch)
+    total = sum_parts(*_open_parts(estimator.x_schema_, data, on_workers, scored), output, watch)
     mean, deviation = total.mean, total.deviation
     facts = {
         "model": model,
@@ -489,16 +432,16 @@ def score_views(
             [str(i + 1), format_number(mean[i], 3), format_number(deviation[i], 3)] for i in range(len(mean))
         ]
         title = f"{total.rows} rows of {data} by {model}; on the rows of the fit means are 0, standard deviations 1"
-        echo_table(title, ["variable", "mean", "sd"], lines)
+        console.echo_table(title, ["variable", "mean", "sd"], lines)
         if output is not None:
-            echo_facts("", [("written to", str(output))])
+            console.echo_facts("", [("written to", str(output))])
 
     return facts, show
 
 
 def _open_parts(
-    schema: ViewSchema, data: str, on_workers: bool, scored: Callable[[Any], Found[Summary]]
-) -> tuple[Iterable[Found[Summary]], int]:
+    schema: ViewSchema, data: str, on_workers: bool, scored: Callable[[Any], PartialSum[ColumnSummary]]
+) -> tuple[Iterable[PartialSum[ColumnSummary]], int]:
     """The scores of rows of the first view, part after part, and the number of rows; labels are one part."""
     if schema.values is not None:
         labels = read_columns(data, schema.names, (), "the labels").to_labels("the labels").labels
@@ -507,7 +450,7 @@ def _open_parts(
     source = open_table(data, columns=None if unnamed else schema.names, cluster=on_workers)
     names = source.names
 
-    def tile(rows: Tensor, weight: Tensor, start: int) -> Found[Summary]:
+    def tile(rows: Tensor, weight: Tensor, start: int) -> PartialSum[ColumnSummary]:
         return scored(ArraySource(rows, None, names))
 
     return source.in_turn(tile), source.n_rows

@@ -206,19 +206,7 @@ def match(token: str, length: Any, axes: Axes) -> bool:
 
 
 def validate(value: Any, table: Table, place: str = "") -> Axes:
-    """Check a tree that was read against the constraints of its classes.
-
-    Args:
-        value: the tree.
-        table: constraints by class; a class that is not in it has none but those of its parts.
-        place: of the value in its file.
-
-    Returns:
-        The lengths of its axes.
-
-    Raises:
-        ModelFileError: a field is not as it must be; the message names it.
-    """
+    """Check a tree that was read against the constraints of its classes; returns the lengths of its axes."""
     constraints, axes = table.get(type(value)), Axes()
     for field in dataclasses.fields(value):
         rule = None if constraints is None else constraints.fields.get(field.name)

@@ -105,18 +105,7 @@ class Container:
 def write_container(
     path: str | os.PathLike[str], document: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
-    """Write tensors and the document that describes them, replacing an older file only when the new one is complete.
-
-    Args:
-        path: where to.
-        document: its parts ``tree``, ``columns`` and ``extra``, as JSON.
-        tensors: by name; stored from wherever they are, without their gradients.
-
-    Raises:
-        ModelFileError: a tensor or the document holds something that a model file cannot.
-        OSError: the file could not be written; an older one is left whole.
-        FileExistsError: a file of this name is no model, and its name does not end in ``.boxloop``.
-    """
+    """Write tensors and the document that describes them, replacing an older file only when the new one is complete."""
     stored = {name: _stored(name, tensor) for name, tensor in tensors.items()}
     sealed = _seal(
         {
@@ -179,17 +168,7 @@ def _seal(document: Mapping[str, Any]) -> str:
 
 
 def read_container(path: str | os.PathLike[str]) -> Container:
-    """Read a model file and check that it is as it was written, to the last bit; what it means is for the caller.
-
-    Args:
-        path: a regular file; links, folders and devices are refused.
-
-    Returns:
-        The document without its digest, and the tensors' bytes.
-
-    Raises:
-        ModelFileError: the file is not a whole, well-formed model file of this format.
-    """
+    """Read a model file and check that it is as it was written, to the last bit; what it means is for the caller."""
     container = _read_layout(path)
     document = _unseal(container.document)
     _check_tensors(document["tensors"], container)

@@ -212,28 +212,13 @@ def save_meta_estimator(estimator: MetaSaveMixin, path: str | PathLike[str]) -> 
 def load_model(
     path: str | PathLike[str], kind: type[Estimator], modules: Mapping[str, Any] | None = None
 ) -> Estimator:
-    """Read the file of an estimator of a class.
-
-    Args:
-        path: the file.
-        kind: the class.
-        modules: modules whose tensors were saved, by the names of the parameters that they were given as.
-
-    Raises:
-        ModelFileError: the file holds something else, or what is no fitted estimator of this class; the message names
-            the file and the field.
-    """
+    """Read the file of an estimator of a class."""
     with naming(path):
         return _restore(read_container(path), kind, modules or {})
 
 
 def load_registered(path: str | PathLike[str], find: Callable[[str], type[FileMixin] | None]) -> Any:
-    """Read the file of an estimator whose class is found by its name.
-
-    Args:
-        path: the file.
-        find: gives the class of a name, None for names that no file may have.
-    """
+    """Read the file of an estimator whose class is found by its name; ``find`` gives None for an unknown one."""
     with naming(path):
         container = read_container(path)
         if "estimator" not in container.document["extra"]:

@@ -119,16 +119,7 @@ def build_tree(container: Container, classes: Mapping[str, type], constraints: T
 
 
 def encode(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
-    """Describe ``value`` as JSON and collect its tensors.
-
-    Args:
-        value: ``None``, a plain value, a tensor, a tuple of such, or a dataclass of such.
-        tensors: receives each tensor under its dotted path.
-        path: where ``value`` stands.
-
-    Returns:
-        A structure that :func:`decode` turns back into ``value``.
-    """
+    """Describe ``value`` as JSON for :func:`decode`, and collect its tensors under their dotted paths."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
@@ -147,11 +138,7 @@ def encode(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
 def decode(node: Any, tensors: dict[str, Tensor], classes: Mapping[str, type], path: str = "") -> Any:
     """Rebuild what :func:`encode` described, every field of the type that its class asks for.
 
-    Args:
-        node: the structure.
-        tensors: by path; each is taken out as it is used, so what remains was not asked for.
-        classes: the only classes that may be built, by name.
-        path: where ``node`` stands.
+    Each tensor is taken out of ``tensors`` as it is used, so what remains was not asked for.
     """
     inner = f"{path}." if path else ""
     if isinstance(node, list):

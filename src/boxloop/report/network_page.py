@@ -108,10 +108,7 @@ def tabulate_worst_rows(found: NetworkFindings) -> TextTable:
         cells = [f"row {line['row']}"]
         if numbers:
             off = (line["observed"] - line["predicted"]) / line["std"]
-            cells += [
-                format_number(line["observed"]),
-                format_with_error(line["predicted"], line["std"]),
-            ]
+            cells += [format_number(line["observed"]), format_with_error(line["predicted"], line["std"])]
             cells += [f"{off:+.1f}", format_number(line["epistemic_std"], 2)]
         else:
             cells += [str(line["observed"]), format_number(line["probability_of_observed"], 2)]
@@ -218,10 +215,7 @@ def _draw_predictions(found: NetworkFindings) -> Iterator[Picture]:
             "Accuracy where only the rows are answered that the network is surest of, as a share of all."
         )
         yield Picture(
-            "predictions",
-            _render_png(axes),
-            caption,
-            f"Accuracy by share of {rows} rows answered.",
+            "predictions", _render_png(axes), caption, f"Accuracy by share of {rows} rows answered."
         )
         calibration = "How often the likeliest class was right, by the probability it was given."
     alt = "Coverage or reliability of the network and of its mean network alone."
@@ -254,13 +248,7 @@ def _draw_posterior(found: NetworkFindings) -> Iterator[Picture]:
 
 
 def plot_intervals(found: RegressionPrediction, seen: Array, name: str) -> Any:
-    """Observed against predicted, with intervals around the prediction.
-
-    Args:
-        found: predictions of n rows, one output.
-        seen: observed, (n,).
-        name: of what is predicted.
-    """
+    """Observed against predicted, with intervals around the prediction."""
     axes = figures.new_axes(6.6, 4.6)
     figures.dress(axes, "Predicted and observed", f"predicted {figures.short(name, 30)}", "observed")
     few = np.unique(np.linspace(0, len(seen) - 1, min(len(seen), SHOWN)).round().astype(int))

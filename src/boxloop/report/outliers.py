@@ -68,14 +68,9 @@ def drop_small_components(estimator: Any, n_rows: int) -> Mixture[Any] | None:
 
 @dataclass(frozen=True)
 class UnlikelyRow:
-    """A row by its number in the file, counted from 0.
+    """A row by its number in the file, counted from 0, and how often a row of the model has so low a density.
 
-    Args:
-        row: its number.
-        log_density: under the model.
-        p_value: how often a row of the model itself has so low a density.
-        flagged: whether it counts as an outlier.
-        reasons: columns, their values, and the drop in log-density that each accounts for, largest first.
+    Reasons are columns, their values, and the drop in log-density that each accounts for, largest first.
     """
 
     row: int

@@ -182,14 +182,7 @@ MOST_ROWS = 50_000
 class Table:
     """Rows in memory, (n, d) of the columns used, NaN where missing; with the file that they come from.
 
-    Args:
-        label: the file or the bundled data set.
-        columns: all columns, described.
-        kind: of the values that are used: measurements, counts, or yes and no.
-        rows: of the columns used.
-        row_numbers: in the file, counted from 0, (n,).
-        n_rows: of the file.
-        digest: SHA-256 of its content.
+    Row numbers are those in the file, counted from 0; the digest is the SHA-256 of its content.
     """
 
     label: str

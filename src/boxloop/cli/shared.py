@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
+from boxloop.cli.console import SAFE_CSV
 from boxloop.cli.names import MODELS, complete_data
-from boxloop.cli.output import SAFE_CSV
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
@@ -26,7 +26,7 @@ class Command(click.Command):
         """Spell out a ``--json`` that stands alone."""
         following = [*args[1:], ""]
         spelled = [
-            "--json=-" if word == "--json" and not _is_json_place(after) else word
+            "--json=-" if word == "--json" and not _is_json_target(after) else word
             for word, after in zip(args, following)
         ]
         return super().parse_args(ctx, spelled)
@@ -38,17 +38,17 @@ def with_examples(*examples: str) -> Callable[[Callable[..., Any]], click.Comman
     return click.command(cls=Command, epilog=f"\b\nExamples:\n{lines}")
 
 
-def _is_json_place(text: str) -> bool:
+def _is_json_target(text: str) -> bool:
     return text == "-" or text.lower().endswith(".json")
 
 
-def _json_place(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    if value is not None and not _is_json_place(value):
+def _check_json_target(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not _is_json_target(value):
         raise click.BadParameter(f"{value}: give a name that ends in .json, or - for standard output")
     return value
 
 
-def _split(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
+def _split_names(ctx: click.Context, param: click.Parameter, value: str | None) -> list[str] | None:
     """Names between commas; one that holds a comma itself stands in double quotes, as in CSV."""
     return None if value is None else next(csv.reader([value], skipinitialspace=True), [])
 
@@ -62,7 +62,7 @@ def _check_named(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     return value
 
 
-def widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
+def parse_widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tuple[int, ...] | None:
     """Whole numbers between commas."""
     if value is None:
         return None
@@ -72,7 +72,7 @@ def widths(ctx: click.Context, param: click.Parameter, value: str | None) -> tup
     return tuple(int(part) for part in parts)
 
 
-def _use_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
+def _set_threads(ctx: click.Context, param: click.Parameter, value: int | None) -> None:
     if value is not None and not ctx.resilient_parsing:
         from boxloop.numeric import use_threads
 
@@ -91,7 +91,9 @@ def output_option(what: str, **more: Any) -> Decorator:
 
 def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``-q`` and ``--progress``, which :func:`watching` reads."""
-    quiet = click.option("-q", "--quiet", is_flag=True, help="No progress and no tables; --json still tells.")
+    quiet = click.option(
+        "-q", "--quiet", is_flag=True, help="No progress and no tables; --json still writes."
+    )
     progress = click.option(
         "--progress/--no-progress",
         default=None,
@@ -100,14 +102,14 @@ def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return progress(quiet(function))
 
 
-def watching(quiet: bool, progress: bool | None) -> bool:
+def is_progress_shown(quiet: bool, progress: bool | None) -> bool:
     """Whether to show progress."""
     return not quiet and (sys.stderr.isatty() if progress is None else progress)
 
 
 def names_option(name: str, what: str) -> Decorator:
     """An option that takes names of columns."""
-    return click.option(name, metavar="A,B,...", callback=_split, help=what)
+    return click.option(name, metavar="A,B,...", callback=_split_names, help=what)
 
 
 def column_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -133,7 +135,7 @@ json_option = click.option(
     "--json",
     "json_to",
     metavar="[FILE.json|-]",
-    callback=_json_place,
+    callback=_check_json_target,
     help="The findings as JSON: alone or with -, on standard output instead of tables; else in a file.",
 )
 seed_option = click.option(
@@ -157,7 +159,7 @@ checkpoint_option = click.option(
 threads_option = click.option(
     "--threads",
     type=click.IntRange(min=1),
-    callback=_use_threads,
+    callback=_set_threads,
     expose_value=False,
     help="Threads of torch in a fit, for large networks; one if omitted.",
 )

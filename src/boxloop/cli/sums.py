@@ -1,16 +1,21 @@
-"""Log-densities of a table: their mean with its standard error, and the rows of lowest density."""
+"""A pass of a command over a table: what its rows come to adds up, and a line for each is written as it comes."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from boxloop.cli.describe import Fitted
-from boxloop.data import ArraySource
+from boxloop.cli import console
+from boxloop.cli.models import Fitted
+from boxloop.data import ArraySource, table_writer
 from boxloop.estimators import Array
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -85,14 +90,6 @@ class LogDensitySums(Tree):
 class LowestRows(Tree):
     """The rows of lowest density, and the number of outliers; additive over parts of a table.
 
-    Args:
-        most: most rows to hold.
-        rows: number of rows.
-        flagged: number of outliers.
-        density: lowest log-densities, increasing, (m,).
-        places: their row numbers, counted from 0, (m,).
-        values: their values, (m, d).
-
     Example:
         >>> parts = [LowestRows.of(np.array([-9.0, 0.0, -1.0]), np.zeros((3, 2)), 1, start, most=2) for start in (0, 3)]
         >>> (parts[0] + parts[1]).places.tolist(), parts[0].places.tolist()
@@ -119,3 +116,86 @@ class LowestRows(Tree):
         values = np.concatenate([self.values, other.values])[order]
         count, flagged = self.rows + other.rows, self.flagged + other.flagged
         return LowestRows(self.most, count, flagged, density[order], places[order], values)
+
+
+T = TypeVar("T", bound=Tree)
+
+Columns = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class PartialSum(Tree, Generic[T]):
+    """What some rows come to; those of parts add up."""
+
+    rows: int
+    total: T
+    lines: tuple[Columns, ...] = ()
+
+    def __add__(self, other: PartialSum[T]) -> PartialSum[T]:
+        return PartialSum(self.rows + other.rows, self.total + other.total, self.lines + other.lines)
+
+
+@dataclass(frozen=True)
+class ColumnSummary(Tree):
+    """Mean, deviation and range of columns of numbers; those of parts add up.
+
+    Example:
+        >>> one, two = ({"a": np.array(values)} for values in ([1.0, 3.0], [5.0]))
+        >>> both = Summary.of(one) + Summary.of(two)
+        >>> both.names, both.mean, both.high
+        (('a',), array([3.]), array([5.]))
+    """
+
+    names: tuple[str, ...]
+    rows: int
+    total: Array
+    square: Array
+    low: Array
+    high: Array
+
+    @classmethod
+    def of(cls, columns: Columns) -> ColumnSummary:
+        """That of some rows; words are left out."""
+        numbers = {name: values for name, values in columns.items() if values.dtype.kind in "biuf"}
+        values = np.column_stack(list(numbers.values())).astype(np.float64)
+        sums = values.sum(0), (values**2).sum(0), values.min(0), values.max(0)
+        return cls(tuple(numbers), len(values), *sums)
+
+    def __add__(self, other: ColumnSummary) -> ColumnSummary:
+        return ColumnSummary(
+            self.names,
+            self.rows + other.rows,
+            self.total + other.total,
+            self.square + other.square,
+            np.minimum(self.low, other.low),
+            np.maximum(self.high, other.high),
+        )
+
+    @property
+    def mean(self) -> Array:
+        """Of each column."""
+        return self.total / self.rows
+
+    @property
+    def deviation(self) -> Array:
+        """Of each column."""
+        return np.sqrt(np.maximum(self.square / self.rows - self.mean**2, 0.0))
+
+
+def sum_parts(parts: Iterable[PartialSum[T]], n_rows: int, output: Path | None, watch: bool) -> T:
+    """Add up what one part after the other comes to, and write its lines: memory stays bounded by a part."""
+    total: T | None = None
+    done = 0
+    with (
+        nullcontext() if output is None else table_writer(output) as write,
+        console.show_progress("rows", watch) as moved,
+    ):
+        for part in parts:
+            total = part.total if total is None else total + part.total
+            moved(done := done + part.rows, n_rows, "rows")
+            if write is not None:
+                for columns in part.lines:
+                    write(console.escape_csv_formulas(output, columns))
+    if total is None:
+        raise ValueError("the table has no rows")
+    return total

@@ -1,11 +1,12 @@
-"""What commands print: tables for people, JSON for programs, and checks of where files go."""
+"""What commands print: tables for people, JSON for programs, progress; and checks of where files go."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -26,17 +27,10 @@ _CONTROLS = re.compile(r"[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]
 TABLE_ENDS = (".csv", ".csv.gz", ".parquet", ".pq")
 
 
-def tell(
+def write_findings(
     facts: Mapping[str, Any], json_to: str | None, show: Callable[[], None], quiet: bool = False
 ) -> None:
-    """Say what was found: as JSON where that was asked for, as tables unless JSON takes their place.
-
-    Args:
-        facts: the findings, under the same keys at every call; what is not finite becomes null.
-        json_to: the value of ``--json``: None, ``-`` for standard output, or a file.
-        show: prints the tables.
-        quiet: whether to leave the tables out.
-    """
+    """Say what was found: as JSON where that was asked for, as tables unless JSON takes their place."""
     from boxloop.report import to_json_values
 
     text = json.dumps(to_json_values(facts), indent=2, ensure_ascii=False)
@@ -64,16 +58,7 @@ def echo_table(
     words: Collection[str] = (),
     lines: bool = False,
 ) -> None:
-    """Print a table on standard output; text is never taken for markup.
-
-    Args:
-        title: over the table.
-        heads: of the columns; the first holds names, the others numbers.
-        rows: the cells.
-        header: whether to print the heads.
-        words: heads of columns that hold sentences instead of numbers.
-        lines: whether to part the rows by lines, for cells of several lines.
-    """
+    """Print a table on standard output; text is never taken for markup."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -130,13 +115,7 @@ def echo_styled(head: str, style: str, text: str) -> None:
 def check_outputs(
     outputs: Sequence[str | Path | None], *inputs: str | Path | None, folders: Sequence[Path | None] = ()
 ) -> None:
-    """Check, before any work is done, every place that a call writes to; None and standard output need no check.
-
-    Args:
-        outputs: files to be written.
-        inputs: files, and folders of tables, that are read, by path or URL; names of bundled data are none.
-        folders: folders to be written into.
-    """
+    """Check, before any work is done, every place that a call writes to; None and standard output need no check."""
     places = [Path(place) for place in outputs if place is not None and place != "-"]
     read = [path for place in inputs if place is not None and (path := _local_path(place)) is not None]
     for place in places:
@@ -193,13 +172,13 @@ def _is_same(one: Path, other: Path) -> bool:
     return one.resolve() == other.resolve() or (one.exists() and other.exists() and one.samefile(other))
 
 
-def check_table(path: Path | None) -> None:
+def check_table_name(path: Path | None) -> None:
     """Refuse, before any work is done, a table of a kind that cannot be written."""
     if path is not None and not path.name.lower().endswith(TABLE_ENDS):
         raise click.UsageError(f"{path}: the name of a table must end in .csv, .csv.gz or .parquet")
 
 
-def for_spreadsheets(path: Path | None, columns: Mapping[str, Any]) -> dict[str, Any]:
+def escape_csv_formulas(path: Path | None, columns: Mapping[str, Any]) -> dict[str, Any]:
     """Columns of a CSV file, or of standard output, whose names are no formulas; nor are its texts with ``--safe-csv``.
 
     Parquet keeps all names and texts as they are.
@@ -220,3 +199,33 @@ def write_figure(path: Path | None, draw: Callable[[], Any]) -> None:
 
         drawn = draw()
         write_atomic(path, drawn if isinstance(drawn, bytes) else png(drawn))
+
+
+Tell = Callable[[int, int | None, str], None]
+"""Told how much is done, of how much (None where nobody knows), and what is being done."""
+
+
+@contextmanager
+def show_progress(what: str, show: bool) -> Iterator[Tell]:
+    """Show a bar while a block runs."""
+    if not show:
+        yield lambda done, total, now: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from boxloop.data import watch_partitions
+
+    parts = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*parts, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+        partitions = f"{what}: partitions"
+        with watch_partitions(
+            lambda done, of: bar.update(task, completed=done, total=of, description=partitions)
+        ):
+            yield lambda done, total, now: bar.update(task, completed=done, total=total, description=now)
