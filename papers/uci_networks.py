@@ -316,7 +316,7 @@ def train_runs(splits: Splits, runs: int, setting: Setting, seed: int) -> list[l
     n = splits.count * runs
     starts, first, annealing, collecting, posterior_stream = spawn(generator(seed), 5)
     stack = StackedLayers((x.shape[2], setting.units, 1), "relu", spawn(starts, n))
-    nets = stack.networks()
+    nets = stack.split_members()
     layout = Layout.from_network(nets[0])
     sgd = StackTrainer(stack, x, y, torch.arange(splits.count).repeat_interleave(runs), setting)
     sgd(setting.burn_in, first)

@@ -18,7 +18,7 @@ from torch import Generator, nn
 
 from boxloop import FitWarning
 from boxloop.estimators import MemberTraining, NetworkClassifier, NetworkRegressor, hold_out
-from boxloop.networks import WeightWarning, best_temperature, weight_decay
+from boxloop.networks import WeightWarning, find_best_temperature, weight_decay
 
 Array = NDArray[np.float64]
 QUICK: dict[str, Any] = {"hidden": (10,), "epochs": 20, "collect": 12, "rank": 3, "random_state": 0}
@@ -246,11 +246,11 @@ def test_a_few_rows_that_are_all_right_do_not_freeze_the_temperature() -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(5, 20, 2)) * 0.2 + np.array([2.0, -2.0])
     weight, seen = np.full(5, 0.2), np.zeros(20, dtype=np.int64)
-    assert 0.4 < best_temperature(logits, weight, seen)[0][0] < 1.0
+    assert 0.4 < find_best_temperature(logits, weight, seen)[0][0] < 1.0
     many = rng.normal(size=(1, 20_000, 3)) * 2.0
     chance = np.exp(many[0] / 3.0)
     labels = (rng.random((20_000, 1)) > (chance / chance.sum(1, keepdims=True)).cumsum(1)).sum(1)
-    assert best_temperature(many, np.ones(1), labels)[0][0] == pytest.approx(3.0, rel=0.15)
+    assert find_best_temperature(many, np.ones(1), labels)[0][0] == pytest.approx(3.0, rel=0.15)
 
 
 def test_a_law_without_spread_keeps_its_scale() -> None:

@@ -33,7 +33,7 @@ def assert_as_torch(
     for place, part in enumerate(draws.components):
         names = [n for n, _ in part.net.named_buffers() if "running" in n]
         assert sorted(found[place]) == sorted(names)
-        for i, vector in enumerate(torch.cat(list(draws.chunks(place, 9)))):
+        for i, vector in enumerate(torch.cat(list(draws.draw_chunks(place, 9)))):
             net = held(part, vector, batches)
             for name in names:
                 torch.testing.assert_close(
@@ -54,7 +54,7 @@ def test_outputs_are_those_of_a_network_that_holds_the_draw() -> None:
     draws = NetworkDraws.allocate([part], 5, seed=1)
     found = draws.evaluate(x, buffers=draws.batch_statistics(InputBatches(BATCHES)))
     assert found.used_vmap
-    each = [held(part, v, BATCHES)(x).detach() for v in torch.cat(list(draws.chunks(0, 9)))]
+    each = [held(part, v, BATCHES)(x).detach() for v in torch.cat(list(draws.draw_chunks(0, 9)))]
     np.testing.assert_allclose(found.values, torch.stack(each).numpy(), rtol=1e-10, atol=1e-12)
     for memory in (1, 30_000):
         again = draws.evaluate(x, buffers=draws.batch_statistics(InputBatches(BATCHES)), memory=memory)
@@ -150,7 +150,7 @@ def test_statistics_that_instance_norm_keeps_are_gathered_too(use_vmap: bool | N
         Predictor((part,), "regression", 3, noise=1.0).predict(x)
     draws = NetworkDraws.allocate([part], 3, seed=1)
     found = draws.batch_statistics(InputBatches([x[:4], x[4:]]), use_vmap=use_vmap)[0]
-    vectors = torch.cat(list(draws.chunks(0, 3)))
+    vectors = torch.cat(list(draws.draw_chunks(0, 3)))
     for i, vector in enumerate(vectors):
         held = copy.deepcopy(net)
         part.layout.write(held, vector)
@@ -227,7 +227,7 @@ def test_statistics_of_a_scaled_layer_are_the_closed_form() -> None:
     part, x = part_of(net, 0.3, which="0"), rows(50, 3)
     draws = NetworkDraws.allocate([part], 400, seed=2)
     found = draws.batch_statistics(InputBatches([x]))[0]["1.running_mean"]
-    vectors = torch.cat(list(draws.chunks(0, 400)))
+    vectors = torch.cat(list(draws.draw_chunks(0, 400)))
     views = part.layout.unflatten(vectors)
     exact = views["0.weight"] @ x.mean(0) + views["0.bias"]
     torch.testing.assert_close(found, exact, rtol=1e-10, atol=1e-12)

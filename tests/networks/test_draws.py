@@ -20,7 +20,7 @@ def by_hand(draws: NetworkDraws, x: Tensor) -> np.ndarray:
     """A copy of the net for each draw, its weights set."""
     found = []
     for place, part in enumerate(draws.components):
-        for vector in torch.cat(list(draws.chunks(place, 3))):
+        for vector in torch.cat(list(draws.draw_chunks(place, 3))):
             net = copy.deepcopy(part.net).eval()
             part.layout.write(net, vector)
             with torch.no_grad():
@@ -169,7 +169,7 @@ def test_chunks_and_batches_are_the_whole() -> None:
         np.testing.assert_allclose(draws.evaluate(x, memory=memory).values, whole, rtol=1e-10, atol=1e-13)
     for size in (1, 2, 5):
         for place in range(2):
-            pieces, at_once = (torch.cat(list(draws.chunks(place, s))) for s in (size, 99))
+            pieces, at_once = (torch.cat(list(draws.draw_chunks(place, s))) for s in (size, 99))
             assert torch.equal(pieces, at_once)
 
 
@@ -389,7 +389,7 @@ def test_draws_are_those_of_the_distribution() -> None:
     """Scaled draws and draws of the scaled distribution are the same numbers."""
     part = part_of(mlp())
     for scale in (1.0, 0.3):
-        own = next(NetworkDraws.allocate([part], 2, scale=scale, seed=7).chunks(0, 1))
+        own = next(NetworkDraws.allocate([part], 2, scale=scale, seed=7).draw_chunks(0, 1))
         first = generator(spawn(generator(7), 1)[0])
         torch.testing.assert_close(
             own, part.distribution.scale_covariance(scale).draw(1, first), rtol=1e-12, atol=1e-14

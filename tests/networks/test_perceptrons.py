@@ -10,12 +10,12 @@ from torch.optim import SGD
 
 from boxloop.networks import (
     ACTIVATIONS,
-    ShuffledRows,
+    ShuffledBatches,
     StackedLayers,
     WeightPosterior,
     fit,
-    perceptron,
-    sum_over_members,
+    make_perceptron,
+    sum_loss_over_members,
     train,
 )
 
@@ -36,7 +36,7 @@ def test_a_member_says_what_its_network_says(activation: str, hidden: tuple[int,
     stack = StackedLayers((3, *hidden, 2), activation, streams(4))
     x, _ = rows()
     own = torch.stack([x + i for i in range(4)])
-    for k, net in enumerate(stack.networks()):
+    for k, net in enumerate(stack.split_members()):
         torch.testing.assert_close(stack(x)[k], net(x), rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(stack(own)[k], net(own[k]), rtol=1e-12, atol=1e-12)
 
@@ -48,8 +48,8 @@ def test_losses_together_have_the_gradients_of_each() -> None:
     numbers = torch.randn(3, 50, 4, generator=torch.Generator(), dtype=torch.float64)
     for loss, y in ((cross_entropy, labels), (mse_loss, numbers)):
         stack.zero_grad()
-        sum_over_members(loss, 3)(stack(x), y).backward()
-        for k, net in enumerate(stack.networks()):
+        sum_loss_over_members(loss, 3)(stack(x), y).backward()
+        for k, net in enumerate(stack.split_members()):
             loss(net(x[k]), y[k]).backward()
             for place in range(2):
                 alone, layer = net[2 * place], stack.weights[place].grad
@@ -61,7 +61,7 @@ def test_losses_together_have_the_gradients_of_each() -> None:
 
 def test_networks_move_with_the_stack() -> None:
     stack = StackedLayers((3, 5, 1), "relu", streams(2))
-    nets, x = stack.networks(), rows()[0]
+    nets, x = stack.split_members(), rows()[0]
     before = nets[1](x).detach()
     SGD(stack.parameters(), lr=0.1)
     (stack(x).square().sum()).backward()
@@ -73,14 +73,16 @@ def test_networks_move_with_the_stack() -> None:
 def test_trained_together_is_trained_alone() -> None:
     x, y = rows(40)
     stack = StackedLayers((3, 6, 1), "tanh", streams(3))
-    posteriors = [WeightPosterior(net, "swa", random_state=0) for net in stack.networks()]
+    posteriors = [WeightPosterior(net, "swa", random_state=0) for net in stack.split_members()]
     sgd = SGD(stack.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
-    batches = ShuffledRows(x, y, 8, streams(3, 50))
-    train(stack, batches, sum_over_members(mse_loss, 3), sgd, epochs=20, posteriors=posteriors, burn_in=5)
+    batches = ShuffledBatches(x, y, 8, streams(3, 50))
+    train(
+        stack, batches, sum_loss_over_members(mse_loss, 3), sgd, epochs=20, posteriors=posteriors, burn_in=5
+    )
     for k, own in enumerate(posteriors):
-        net = StackedLayers((3, 6, 1), "tanh", streams(3)[k : k + 1]).networks()[0]
+        net = StackedLayers((3, 6, 1), "tanh", streams(3)[k : k + 1]).split_members()[0]
         alone = WeightPosterior(net, "swa", random_state=0)
-        batches = ShuffledRows(x, y, 8, streams(3, 50)[k : k + 1], squeeze=True)
+        batches = ShuffledBatches(x, y, 8, streams(3, 50)[k : k + 1], squeeze=True)
         optimiser = SGD(net.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
         fit(alone, batches, mse_loss, optimiser, epochs=20, burn_in=5)
         assert own.count == alone.count == 75
@@ -89,7 +91,7 @@ def test_trained_together_is_trained_alone() -> None:
 
 def test_epochs_hold_every_row_once_in_an_order_of_each_member() -> None:
     x = torch.arange(23.0)[:, None]
-    batches = ShuffledRows(x, torch.arange(23), 5, streams(2))
+    batches = ShuffledBatches(x, torch.arange(23), 5, streams(2))
     assert len(batches) == 5
     seen = [list(batches) for _ in range(2)]
     assert [x.shape[1] for x, _ in seen[0]] == [5, 5, 5, 4, 4]
@@ -114,15 +116,15 @@ def test_starts_have_the_spread_that_keeps_signals_alike() -> None:
 
 def test_global_random_numbers_are_left_alone() -> None:
     before = torch.get_rng_state()
-    StackedLayers((3, 5, 1), "relu", streams(2)).networks()
-    perceptron((3, 5, 1), "relu", torch.float32)
+    StackedLayers((3, 5, 1), "relu", streams(2)).split_members()
+    make_perceptron((3, 5, 1), "relu", torch.float32)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_blank_networks_have_the_names_of_members() -> None:
     blank, net = (
-        perceptron((3, 5, 1), "gelu", torch.float64),
-        StackedLayers((3, 5, 1), "gelu", streams(1)).networks()[0],
+        make_perceptron((3, 5, 1), "gelu", torch.float64),
+        StackedLayers((3, 5, 1), "gelu", streams(1)).split_members()[0],
     )
     blank.load_state_dict(net.state_dict())
     x, _ = rows()

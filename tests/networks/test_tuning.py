@@ -18,10 +18,10 @@ from boxloop.networks import (
     Profile,
     WeightDistribution,
     WeightWarning,
-    best_noise,
-    best_temperature,
+    find_best_noise,
+    find_best_temperature,
+    log_scale_prior,
     mixture_log_prob,
-    scale_prior,
     tune_scale,
 )
 from networks.small_networks import filled, mlp, part_of, rows, with_batch_norm
@@ -108,7 +108,7 @@ def test_noise_is_where_the_score_and_its_prior_are_largest() -> None:
     centres, y = RNG.normal(size=(9, 50, 1)), RNG.normal(size=(50, 1))
     weight = np.full(9, 1.0 / 9.0)
     left = np.sqrt(np.square(y - centres.mean(0)).mean())
-    noise, scores, prior = best_noise(centres, weight, y)
+    noise, scores, prior = find_best_noise(centres, weight, y)
 
     def score(s: float) -> float:
         return float(np.log(weight @ norm.pdf((y - centres)[..., 0] / s) / s).sum())
@@ -125,10 +125,10 @@ def test_noise_is_where_the_score_and_its_prior_are_largest() -> None:
 def test_noise_of_one_network_is_what_it_leaves() -> None:
     """The closed form: the root mean square of each output, as two rows more of that size change nothing."""
     centres, y = RNG.normal(size=(1, 50, 3)), RNG.normal(size=(50, 3)) * np.array([0.1, 1.0, 10.0])
-    noise, _, _ = best_noise(centres, np.ones(1), y)
+    noise, _, _ = find_best_noise(centres, np.ones(1), y)
     np.testing.assert_allclose(noise, np.sqrt(52.0 / 50.0 * ((y - centres[0]) ** 2).mean(0)), rtol=1e-6)
     with pytest.raises(ValueError, match="predicted exactly"):
-        best_noise(centres, np.ones(1), centres[0])
+        find_best_noise(centres, np.ones(1), centres[0])
 
 
 def test_bumps_around_every_row_are_not_taken_for_knowledge() -> None:
@@ -137,7 +137,7 @@ def test_bumps_around_every_row_are_not_taken_for_knowledge() -> None:
     centres = RNG.normal(size=(30, 20, 1))
     centres[np.arange(20), np.arange(20)] = y + 1e-6 * RNG.normal(size=(20, 1))
     weight = np.full(30, 1.0 / 30.0)
-    noise, _, _ = best_noise(centres, weight, y)
+    noise, _, _ = find_best_noise(centres, weight, y)
     assert 0.05 < noise[0] < 2.0
     tight, wide = (mixture_log_prob(centres, weight, y, np.array([s])).mean() for s in (2e-6, noise[0]))
     assert tight > wide + 5.0
@@ -145,14 +145,14 @@ def test_bumps_around_every_row_are_not_taken_for_knowledge() -> None:
 
 def test_rows_that_tell_nothing_leave_the_scale_at_one() -> None:
     def profile(scale: float) -> Profile:
-        return np.ones(1), np.zeros(20), scale_prior(scale)
+        return np.ones(1), np.zeros(20), log_scale_prior(scale)
 
     found = tune_scale("noise", profile, None, SCALES, 6)
     assert found.scale == pytest.approx(1.0, abs=1e-3)
     assert found.scale_range == (0.0, 64.0)
-    assert scale_prior(10.0) == pytest.approx(-0.5)
-    assert scale_prior(0.1) == pytest.approx(-0.5)
-    assert scale_prior(0.0) == scale_prior(1.0 / 64.0) < scale_prior(1.0 / 32.0)
+    assert log_scale_prior(10.0) == pytest.approx(-0.5)
+    assert log_scale_prior(0.1) == pytest.approx(-0.5)
+    assert log_scale_prior(0.0) == log_scale_prior(1.0 / 64.0) < log_scale_prior(1.0 / 32.0)
 
 
 def test_a_planted_temperature_is_found() -> None:
@@ -161,7 +161,7 @@ def test_a_planted_temperature_is_found() -> None:
     logits = 4.0 * RNG.normal(size=(1, n, 3))
     chance = softmax(logits[0] / 2.5, axis=1)
     y = (RNG.random((n, 1)) > chance.cumsum(1)).sum(1)
-    heat, scores, prior = best_temperature(logits, np.ones(1), y)
+    heat, scores, prior = find_best_temperature(logits, np.ones(1), y)
     each = logits[0] / 2.5
     information = ((chance * each**2).sum(1) - (chance * each).sum(1) ** 2).sum()  # of log T
     assert abs(np.log(heat[0] / 2.5)) < 4.0 / np.sqrt(information)
@@ -180,7 +180,7 @@ def test_no_temperature_beside_the_one_found_is_more_probable(planted: float) ->
         score = log_softmax(logits[0] / heat, axis=1)[np.arange(400), y].sum()
         return float(score - 0.5 * np.log2(heat) ** 2)
 
-    (heat,), scores, prior = best_temperature(logits, np.ones(1), y)
+    (heat,), scores, prior = find_best_temperature(logits, np.ones(1), y)
     assert scores.sum() + prior == pytest.approx(log_posterior(heat), rel=1e-12)
     assert log_posterior(heat) > max(log_posterior(heat * factor) for factor in (0.99, 1.01))
 
@@ -280,8 +280,8 @@ def test_rows_that_are_missing_are_reported_and_not_tuned_on() -> None:
     with pytest.raises(ValueError, match="not finite at any scale"):
         tune_scale("temperature", nothing, None, [0.0, 1.0], 0)
     lost = np.full((2, 20, 3), np.nan)
-    assert np.isnan(best_temperature(lost, np.full(2, 0.5), np.zeros(20, dtype=np.int64))[1]).all()
-    assert np.isnan(best_noise(lost, np.full(2, 0.5), np.zeros((20, 3)))[1]).all()
+    assert np.isnan(find_best_temperature(lost, np.full(2, 0.5), np.zeros(20, dtype=np.int64))[1]).all()
+    assert np.isnan(find_best_noise(lost, np.full(2, 0.5), np.zeros((20, 3)))[1]).all()
 
 
 def test_few_rows_warn() -> None:
@@ -327,8 +327,8 @@ def lost_by_tuning(rng: np.random.Generator, n: int, m: int = 30, fresh: int = 3
 
     def profile(scale: float) -> Profile:
         centres, weight = said(scale)
-        noise, scores, prior = best_noise(centres[:, :n], weight, y[:n, None])
-        return noise, scores, prior + scale_prior(scale)
+        noise, scores, prior = find_best_noise(centres[:, :n], weight, y[:n, None])
+        return noise, scores, prior + log_scale_prior(scale)
 
     found = tune_scale("noise", profile, None, SCALES, 0)
     centres, weight = said(found.scale)

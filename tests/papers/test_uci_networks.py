@@ -78,7 +78,7 @@ def test_networks_trained_together_equal_those_trained_alone():
     x = torch.randn((2, 20, 3), generator=stream, dtype=torch.float64)
     y = torch.randn((2, 20, 1), generator=stream, dtype=torch.float64)
     stack = StackedLayers((3, 6, 1), "relu", spawn(generator(1), 3))
-    nets = [copy.deepcopy(net) for net in stack.networks()]
+    nets = [copy.deepcopy(net) for net in stack.split_members()]
     StackTrainer(stack, x, y, torch.tensor([0, 1, 1]), setting)(5, generator(2), lambda done: 1.0 - done)
     orders = generator(2)
     epochs = [torch.rand((3, 20), generator=orders).argsort(1) for _ in range(3)]
@@ -92,7 +92,7 @@ def test_networks_trained_together_equal_those_trained_alone():
             optimiser.zero_grad()
             torch.nn.functional.mse_loss(net(x[own, rows[place]]), y[own, rows[place]]).backward()
             optimiser.step()
-        for value, other in zip(net.parameters(), stack.networks()[place].parameters(), strict=True):
+        for value, other in zip(net.parameters(), stack.split_members()[place].parameters(), strict=True):
             torch.testing.assert_close(value, other, rtol=1e-10, atol=1e-12)
 
 
@@ -127,7 +127,7 @@ def test_the_annealed_rate_falls_to_0_from_the_end_of_the_burn_in(trained):
     train = StackTrainer(stack, splits.x["train"], splits.y["train"], torch.tensor([0, 0, 1, 1]), SETTING)
     train(SETTING.burn_in, first)
     train(SETTING.steps, annealing, lambda done: 1.0 - done)
-    for run, net in zip(runs[0] + runs[1], stack.networks(), strict=True):
+    for run, net in zip(runs[0] + runs[1], stack.split_members(), strict=True):
         expected = torch.cat([value.detach().reshape(-1) for value in net.parameters()])
         torch.testing.assert_close(run.annealed.vector, expected, rtol=1e-10, atol=1e-12)
 

@@ -44,7 +44,7 @@ from boxloop.networks import (
     PosteriorState,
     Predictor,
     RegressionMoments,
-    ShuffledRows,
+    ShuffledBatches,
     StackedLayers,
     TrainingHistory,
     WeightPosterior,
@@ -54,12 +54,12 @@ from boxloop.networks import (
     check_row_independence,
     has_batch_norm,
     linear_regression,
-    perceptron,
+    make_perceptron,
     pick_method,
-    sum_over_members,
+    sum_loss_over_members,
     train,
     weight_decay,
-    weight_rows,
+    weight_loss_by_row,
 )
 from boxloop.numeric import ConditionError, generator, seed, spawn
 from boxloop.persist import (
@@ -269,7 +269,7 @@ def make_groups(estimator: BaseEstimator, data: TrainingData, stream: Generator)
                 )
         widths = (data.x.shape[1], *(int(width) for width in estimator.hidden), data.n_outputs)
         stack = StackedLayers(widths, estimator.activation, starts, dtype, device)
-        return [MemberGroup(stack, stack.networks(), tuple(orders), tuple(seeds), False)]
+        return [MemberGroup(stack, stack.split_members(), tuple(orders), tuple(seeds), False)]
     nets = [_make_module(estimator, one).to(device=device, dtype=dtype) for one in starts]
     _check_module(nets[0], data)
     return [
@@ -455,10 +455,12 @@ class MemberTraining:
         loss: Loss = cross_entropy if data.is_classification else mse_loss
         if data.weight is not None:
             per_row = _cross_entropy_per_row if data.is_classification else _squared_error_per_row
-            loss = weight_rows(per_row, float(data.weight.mean()))
+            loss = weight_loss_by_row(per_row, float(data.weight.mean()))
         if not group.is_module:
-            loss = sum_over_members(loss, len(group.nets))
-        batches = ShuffledRows(data.x, data.y, self.batch_size, group.streams, group.is_module, data.weight)
+            loss = sum_loss_over_members(loss, len(group.nets))
+        batches = ShuffledBatches(
+            data.x, data.y, self.batch_size, group.streams, group.is_module, data.weight
+        )
         bar = f"{type(self.estimator).__name__}: {name}" if self.estimator.verbose and name else ""
         return train(group.net, batches, loss, optimiser, epochs=epochs, bar=bar, **options)
 
@@ -883,7 +885,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             stored = sum(value.numel() for value in tree.members[0].net.values if isinstance(value, Tensor))
             if size != stored:
                 raise ModelFileError(f"layers of {widths} columns have {size} parameters, the file {stored}")
-            module = perceptron(widths, self.activation, dtype)
+            module = make_perceptron(widths, self.activation, dtype)
         self.x_units_, self.y_units_ = tree.x_units, tree.y_units
         self.posterior_ = MultiPosterior([_restore_member(module, member, dtype) for member in tree.members])
         self.predictor_ = _restore_predictor(tree, self.posterior_, self._kind)

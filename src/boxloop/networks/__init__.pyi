@@ -44,11 +44,11 @@ from .methods.sample_moments import SWA, SWAG, FullCovariance
 from .methods.window_average import WindowAverage, window_length
 from .perceptrons import (
     ACTIVATIONS as ACTIVATIONS,
-    ShuffledRows as ShuffledRows,
+    ShuffledBatches as ShuffledBatches,
     StackedLayers as StackedLayers,
-    perceptron as perceptron,
-    sum_over_members as sum_over_members,
-    weight_rows as weight_rows,
+    make_perceptron as make_perceptron,
+    sum_loss_over_members as sum_loss_over_members,
+    weight_loss_by_row as weight_loss_by_row,
 )
 from .posterior import (
     METHOD_NAMES as METHOD_NAMES,
@@ -76,9 +76,9 @@ from .tuning import (
     SCALES as SCALES,
     Profile as Profile,
     Tuning,
-    best_noise as best_noise,
-    best_temperature as best_temperature,
-    scale_prior as scale_prior,
+    find_best_noise as find_best_noise,
+    find_best_temperature as find_best_temperature,
+    log_scale_prior as log_scale_prior,
     tune_scale as tune_scale,
 )
 from .weight_decay import DecayCheck, check_weight_decay, implied_precision, weight_decay

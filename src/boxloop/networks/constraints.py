@@ -107,11 +107,11 @@ def _check_method(method: Any, state: Any) -> str | None:
             )
         return _check_method(method.inner, state.inner)
     rank = getattr(method, "rank", None)
-    own = _rank(state)
+    own = _state_rank(state)
     return None if rank == own else f"method.rank is {rank}, but the estimate has rank {own}"
 
 
-def _rank(state: Any) -> int | None:
+def _state_rank(state: Any) -> int | None:
     if isinstance(state, StreamState):
         return state.rank
     if isinstance(state, GradientUnits):

@@ -25,12 +25,12 @@ from boxloop.networks.function import (
     TRIAL_SIZE,
     Buffers,
     NetworkFunction,
-    batch_norms,
     check_row_independence,
-    evaluating,
-    vmap_agrees,
+    evaluation_mode,
+    find_batch_norms,
+    is_vmap_usable,
 )
-from boxloop.networks.inputs import Inputs, as_inputs, at_least_float32, count_rows, slice_rows
+from boxloop.networks.inputs import Inputs, as_inputs, count_rows, promote_to_float32, slice_rows
 from boxloop.numeric import generator, spawn
 
 Array = NDArray[np.float64]
@@ -66,7 +66,7 @@ class DrawAllocation:
                 raise ValueError(
                     f"draws must be at least {least} for {len(varying)} component(s) with a variance, got {draws}"
                 )
-            count[varying] = _apportion(share[varying] / share[varying].sum(), draws)
+            count[varying] = _apportion_draws(share[varying] / share[varying].sum(), draws)
         return cls(share, tuple(count.tolist()), tuple(point.tolist()))
 
     @property
@@ -116,7 +116,7 @@ class DrawAllocation:
             yield float(w), n, own.mean(0), within
 
 
-def _apportion(share: Array, total: int) -> NDArray[np.int_]:
+def _apportion_draws(share: Array, total: int) -> NDArray[np.int_]:
     """Integers near ``share * total`` with that sum, all above 0."""
     quota = share * total
     count = np.floor(quota).astype(int)
@@ -153,7 +153,7 @@ class NetworkDraws:
         allocation = DrawAllocation.proportional([one.weight for one in components], points, n)
         return cls(tuple(components), allocation, float(scale), int(seed))
 
-    def chunks(self, place: int, size: int) -> Iterator[Tensor]:
+    def draw_chunks(self, place: int, size: int) -> Iterator[Tensor]:
         """The weight vectors of one component in order, at most ``size`` at a time, (c, D)."""
         distribution, n = self.components[place].distribution, self.allocation.counts[place]
         if self.allocation.points[place]:
@@ -181,17 +181,19 @@ class NetworkDraws:
         for place, component in enumerate(self.components):
             function = NetworkFunction(component.net, component.layout)
             own: Buffers = {} if buffers is None else buffers[place]
-            with evaluating(component.net):
-                plan = function.plan(next(self.chunks(place, TRIAL_SIZE)), own, rows, use_vmap, memory)
-                size = plan.count_draws(function.layout.size, min(n, MIN_ROWS))
-                step = plan.count_rows(min(size, self.allocation.counts[place]))
+            with evaluation_mode(component.net):
+                plan = function.plan_evaluation(
+                    next(self.draw_chunks(place, TRIAL_SIZE)), own, rows, use_vmap, memory
+                )
+                size = plan.count_fitting_draws(function.layout.size, min(n, MIN_ROWS))
+                step = plan.count_fitting_rows(min(size, self.allocation.counts[place]))
                 start, chunks = 0, []
-                for vectors in self.chunks(place, size):
+                for vectors in self.draw_chunks(place, size):
                     weights = function.unflatten(vectors)
                     chosen = {name: value[start : start + len(vectors)] for name, value in own.items()}
                     start += len(vectors)
                     together = plan.use_vmap and len(vectors) > 1
-                    batches = (function.to_network(slice_rows(rows, i, i + step)) for i in range(0, n, step))
+                    batches = (function.move_inputs(slice_rows(rows, i, i + step)) for i in range(0, n, step))
                     outputs = [
                         function(weights, chosen, x, use_vmap=together).double().cpu() for x in batches
                     ]
@@ -219,16 +221,16 @@ class NetworkDraws:
     ) -> dict[str, Tensor]:
         component = self.components[place]
         function = NetworkFunction(component.net, component.layout)
-        if not batch_norms(component.net):
+        if not find_batch_norms(component.net):
             return {}
         with _fixed_loader_order():
             first = next(iter(batches), None)
         if first is None:
             raise ValueError("refresh must hold at least one batch")
-        vectors = next(self.chunks(place, TRIAL_SIZE))
-        with evaluating(component.net):
-            plan = function.plan(vectors, {}, first, use_vmap, memory)
-        with evaluating(component.net, refreshing=True):
+        vectors = next(self.draw_chunks(place, TRIAL_SIZE))
+        with evaluation_mode(component.net):
+            plan = function.plan_evaluation(vectors, {}, first, use_vmap, memory)
+        with evaluation_mode(component.net, refreshing=True):
             together = plan.use_vmap
             if together and use_vmap is None:
 
@@ -236,10 +238,11 @@ class NetworkDraws:
                     statistics = _average_statistics(function, vectors[:TRIAL_SIZE], [first], use_vmap)
                     return torch.cat([value.reshape(-1) for value in statistics.values()])
 
-                together = vmap_agrees(component.net, flatten(False), lambda: flatten(True))
-            size = plan.count_draws(function.layout.size, count_rows(first))
+                together = is_vmap_usable(component.net, flatten(False), lambda: flatten(True))
+            size = plan.count_fitting_draws(function.layout.size, count_rows(first))
             each = [
-                _average_statistics(function, chunk, batches, together) for chunk in self.chunks(place, size)
+                _average_statistics(function, chunk, batches, together)
+                for chunk in self.draw_chunks(place, size)
             ]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
@@ -303,7 +306,7 @@ class InputBatches:
 
 def has_batch_norm(components: Iterable[Component]) -> bool:
     """Whether any network has running statistics."""
-    return any(batch_norms(component.net) for component in components)
+    return any(find_batch_norms(component.net) for component in components)
 
 
 def _average_statistics(
@@ -312,13 +315,15 @@ def _average_statistics(
     """Running statistics of the networks with these weights, averaged over batches."""
     buffers: Buffers = _initial_statistics(function, len(vectors))
     weights = function.unflatten(vectors)
-    instance_norms = [norm for norm in batch_norms(function.net).values() if isinstance(norm, _InstanceNorm)]
+    instance_norms = [
+        norm for norm in find_batch_norms(function.net).values() if isinstance(norm, _InstanceNorm)
+    ]
     with _fixed_loader_order():
         for number, batch in enumerate(batches, 1):
             for norm in instance_norms:
                 norm.momentum = 1.0 / number  # unlike BatchNorm it does not count batches
             try:
-                rows = function.to_network(batch)
+                rows = function.move_inputs(batch)
                 buffers = function.update_statistics(weights, buffers, rows, use_vmap=use_vmap)
             except ValueError as error:
                 if count_rows(batch) > 1:
@@ -333,12 +338,12 @@ def _average_statistics(
 def _initial_statistics(function: NetworkFunction, n: int) -> dict[str, Tensor]:
     """Mean 0, variance 1 and no batches, for n draws."""
     buffers: dict[str, Tensor] = {}
-    for name, norm in batch_norms(function.net).items():
+    for name, norm in find_batch_norms(function.net).items():
         prefix = f"{name}." if name else ""
         mean, variance = norm.running_mean, norm.running_var
         assert mean is not None
         assert variance is not None
-        dtype, device = at_least_float32(mean.dtype), mean.device
+        dtype, device = promote_to_float32(mean.dtype), mean.device
         buffers[f"{prefix}running_mean"] = torch.zeros(n, *mean.shape, dtype=dtype, device=device)
         buffers[f"{prefix}running_var"] = torch.ones(n, *variance.shape, dtype=dtype, device=device)
         buffers[f"{prefix}num_batches_tracked"] = torch.zeros((), dtype=torch.long, device=device)

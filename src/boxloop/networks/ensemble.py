@@ -3,7 +3,7 @@ r"""Ensembles: a mixture of posteriors over weights, one component or more for e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +19,7 @@ from boxloop.loop import Iteration, run
 from boxloop.networks.distribution import Component, Method, Posterior, warn
 from boxloop.networks.posterior import WeightPosterior
 from boxloop.networks.predictor import PredictivePosterior, Predictor
-from boxloop.networks.train import Loss, TrainingHistory, fit
+from boxloop.networks.train import Loss, TrainingHistory
 from boxloop.numeric import RandomState, generator as make_generator, seed, spawn
 
 TOLERANCE, MAX_ITERATIONS = 1e-12, 10_000
@@ -204,19 +204,26 @@ class MultiPosterior(PredictivePosterior):
                 "make_optimiser must be a function that returns an optimiser, given a network; got a "
                 f"{type(make_optimiser).__name__}"
             )
-        plan = _MemberPlan(
-            loss,
-            make_optimiser,
-            make_scheduler,
-            method,
-            rank,
-            parameters,
-            epochs,
-            burn_in,
-            every,
-            clip,
-            verbose,
-        )
+
+        def train_member(
+            net: nn.Module, own_batches: Iterable[Any], own_seed: int, path: Path | None
+        ) -> tuple[WeightPosterior, TrainingHistory]:
+            posterior = WeightPosterior(net, method, rank, parameters=parameters, random_state=own_seed)
+            optimiser = make_optimiser(net)
+            history = posterior.fit(
+                own_batches,
+                loss,
+                optimiser,
+                epochs=epochs,
+                burn_in=burn_in,
+                every=every,
+                scheduler=None if make_scheduler is None else make_scheduler(optimiser),
+                clip=clip,
+                verbose=verbose,
+                checkpoint=path,
+            )
+            return posterior, history
+
         # Networks are made here: layers of torch use a global generator, which is the same in every new process.
         tasks = []
         for number, own in enumerate(spawn(make_generator(random_state), members)):
@@ -229,59 +236,21 @@ class MultiPosterior(PredictivePosterior):
                 "make_net returned the same network twice; it must return a new one at every call"
             )
         if n_jobs in (None, 1):
-            trained = _train_in_turn(plan, tasks)
+            trained = _train_sequentially(train_member, tasks)
         else:
-            trained = Parallel(n_jobs=n_jobs)(delayed(plan)(*task) for task in tasks)
+            trained = Parallel(n_jobs=n_jobs)(delayed(train_member)(*task) for task in tasks)
         mixture = cls([posterior for posterior, _ in trained])
         mixture.trainings = tuple(history for _, history in trained)
         return mixture
 
 
-@dataclass(frozen=True)
-class _MemberPlan:
-    """How each member is trained: the arguments of :meth:`MultiPosterior.fit`."""
-
-    loss: Loss
-    make_optimiser: Callable[[nn.Module], Optimizer]
-    make_scheduler: Callable[[Optimizer], LRScheduler] | None
-    method: str | Method
-    rank: int
-    parameters: str | Sequence[str] | None
-    epochs: int
-    burn_in: int
-    every: int
-    clip: float | None
-    verbose: bool
-
-    def __call__(
-        self, net: nn.Module, batches: Iterable[Any], own_seed: int, checkpoint: Path | None
-    ) -> tuple[WeightPosterior, TrainingHistory]:
-        """Train one network."""
-        posterior = WeightPosterior(
-            net, self.method, self.rank, parameters=self.parameters, random_state=own_seed
-        )
-        optimiser = self.make_optimiser(net)
-        history = fit(
-            posterior,
-            batches,
-            self.loss,
-            optimiser,
-            epochs=self.epochs,
-            burn_in=self.burn_in,
-            every=self.every,
-            scheduler=None if self.make_scheduler is None else self.make_scheduler(optimiser),
-            clip=self.clip,
-            verbose=self.verbose,
-            checkpoint=checkpoint,
-        )
-        return posterior, history
-
-
-def _train_in_turn(plan: _MemberPlan, tasks: Sequence[Any]) -> list[tuple[WeightPosterior, TrainingHistory]]:
+def _train_sequentially(
+    train_member: Callable[..., tuple[WeightPosterior, TrainingHistory]], tasks: Sequence[Any]
+) -> list[tuple[WeightPosterior, TrainingHistory]]:
     """Train one member after another, until Ctrl-C."""
     trained: list[tuple[WeightPosterior, TrainingHistory]] = []
     for task in tasks:
-        posterior, history = plan(*task)
+        posterior, history = train_member(*task)
         if not history.interrupted or posterior.count >= posterior.method.min_vectors:
             trained.append((posterior, history))
         if history.interrupted:

@@ -18,10 +18,10 @@ from torch.overrides import TorchFunctionMode
 from boxloop.networks.distribution import warn
 from boxloop.networks.inputs import (
     Inputs,
-    at_least_float32,
     count_rows,
     iterate_tensors,
     map_tensors,
+    promote_to_float32,
     slice_rows,
 )
 
@@ -40,7 +40,7 @@ CPU_BYTES, GPU_BYTES = 2**24, 2**30
 draws is slower than single ones; on a GPU it leaves room for others."""
 
 
-def batch_norms(net: nn.Module) -> dict[str, _BatchNorm | _InstanceNorm]:
+def find_batch_norms(net: nn.Module) -> dict[str, _BatchNorm | _InstanceNorm]:
     """Modules by name whose running statistics depend on the weights of the training run."""
     return {
         name: module
@@ -60,10 +60,10 @@ def check_row_independence(net: nn.Module) -> None:
 
 
 @contextmanager
-def evaluating(net: nn.Module, *, refreshing: bool = False) -> Iterator[None]:
+def evaluation_mode(net: nn.Module, *, refreshing: bool = False) -> Iterator[None]:
     """Evaluation mode without gradients; with ``refreshing``, BatchNorm trains and averages all batches equally."""
     modes = [(module, module.training) for module in net.modules()]
-    norms = [(module, module.momentum) for module in batch_norms(net).values()]
+    norms = [(module, module.momentum) for module in find_batch_norms(net).values()]
     try:
         for module, _ in modes:
             module.training = False
@@ -90,29 +90,29 @@ class NetworkFunction:
     layout: Layout  # the parameters that vary
 
     @property
-    def parameter(self) -> Tensor:
+    def first_parameter(self) -> Tensor:
         """A parameter whose device and dtype the inputs should have."""
         return self.net.get_parameter(self.layout.names[0])
 
-    def to_network(self, rows: Inputs) -> Inputs:
+    def move_inputs(self, rows: Inputs) -> Inputs:
         """Rows in the dtype and on the device of the network."""
-        device, dtype = self.parameter.device, at_least_float32(self.parameter.dtype)
+        device, dtype = self.first_parameter.device, promote_to_float32(self.first_parameter.dtype)
         return map_tensors(rows, lambda one: one.to(device, dtype if one.is_floating_point() else one.dtype))
 
     def unflatten(self, vectors: Tensor) -> dict[str, Tensor]:
         """Weight vectors (m, D) as parameters (m, ...), each on its own device."""
         own = dict(self.net.named_parameters())
         return {
-            name: value.to(own[name].device, at_least_float32(own[name].dtype))
+            name: value.to(own[name].device, promote_to_float32(own[name].dtype))
             for name, value in self.layout.unflatten(vectors).items()
         }
 
-    def constants(self) -> dict[str, Tensor]:
+    def get_constants(self) -> dict[str, Tensor]:
         """Parameters that do not vary, and copies of buffers, which the network may change."""
         varying = set(self.layout.names)
         values = {n: p.detach() for n, p in self.net.named_parameters() if n not in varying}
         values |= {n: b.detach().clone() for n, b in self.net.named_buffers()}
-        return {n: v.to(at_least_float32(v.dtype)) for n, v in values.items()}
+        return {n: v.to(promote_to_float32(v.dtype)) for n, v in values.items()}
 
     def __call__(self, weights: Buffers, buffers: Buffers, rows: Inputs, *, use_vmap: bool) -> Tensor:
         """Outputs (m, n, ...) of m draws, all at once by ``vmap`` or one after another."""
@@ -127,7 +127,7 @@ class NetworkFunction:
                 )
             return outputs
 
-        constants, n = self.constants(), count_rows(rows)
+        constants, n = self.get_constants(), count_rows(rows)
         if use_vmap:
             return vmap(evaluate, in_dims=(0, 0))(dict(weights), dict(buffers))
         return torch.stack([evaluate(*one) for one in _iterate_draws(weights, buffers)])
@@ -144,7 +144,7 @@ class NetworkFunction:
             return updated
 
         counts = {name: value for name, value in buffers.items() if value.ndim == 0}
-        constants, statistics = self.constants(), {n: v for n, v in buffers.items() if n not in counts}
+        constants, statistics = self.get_constants(), {n: v for n, v in buffers.items() if n not in counts}
         if use_vmap:
             updated = vmap(update, in_dims=(0, 0))(dict(weights), statistics)
         else:
@@ -152,34 +152,34 @@ class NetworkFunction:
             updated = {name: torch.stack([one[name] for one in each]) for name in statistics}
         return {**updated, **{name: value + 1 for name, value in counts.items()}}
 
-    def measure_bytes(self, weights: Buffers, buffers: Buffers, rows: Inputs) -> int:
+    def measure_row_bytes(self, weights: Buffers, buffers: Buffers, rows: Inputs) -> int:
         """Bytes of the largest tensor that one more row adds under one draw."""
         sizes = []
         one = slice_rows(rows, 0, 1)
         for x in (one, map_tensors(one, lambda first: torch.cat([first, first]))):
-            with _RecordBytes() as recorder:
+            with _ByteRecorder() as recorder:
                 self(weights, buffers, x, use_vmap=False)
             sizes.append(recorder.bytes)
         return max([b - a for a, b in zip(*sizes, strict=False)], default=0)
 
-    def plan(
+    def plan_evaluation(
         self, vectors: Tensor, buffers: Buffers, rows: Inputs, use_vmap: bool | None, memory: int | None
     ) -> EvaluationPlan:
         """Evaluate two draws on two rows, to find out whether ``vmap`` works and how much memory a row needs."""
         weights = self.unflatten(vectors[:TRIAL_SIZE])
         few = {name: value[:TRIAL_SIZE] for name, value in buffers.items()}
-        rows, device = self.to_network(slice_rows(rows, 0, TRIAL_SIZE)), self.parameter.device
-        states = _random_states(device)
+        rows, device = self.move_inputs(slice_rows(rows, 0, TRIAL_SIZE)), self.first_parameter.device
+        states = _get_random_states(device)
         try:
             single = self(weights, few, rows, use_vmap=False)
             first, own = ({n: v[:1] for n, v in values.items()} for values in (weights, few))
-            cost = self.measure_bytes(first, own, rows)
+            cost = self.measure_row_bytes(first, own, rows)
         except (RuntimeError, TypeError, IndexError) as error:
             raise ValueError(
-                f"{type(self.net).__name__} cannot be evaluated at {self._describe(rows, error)}"
+                f"{type(self.net).__name__} cannot be evaluated at {self._describe_failure(rows, error)}"
             ) from error
         finally:
-            after = _random_states(device)
+            after = _get_random_states(device)
             moved = any(not torch.equal(a, b) for a, b in zip(states, after, strict=True))
             if moved:
                 torch.set_rng_state(states[0])
@@ -191,23 +191,23 @@ class NetworkFunction:
                 "of its weights; use a network whose dropout and noise stop with eval()."
             )
         if use_vmap is None:
-            use_vmap = vmap_agrees(self.net, single, lambda: self(weights, few, rows, use_vmap=True))
+            use_vmap = is_vmap_usable(self.net, single, lambda: self(weights, few, rows, use_vmap=True))
         default = CPU_BYTES if device.type == "cpu" else GPU_BYTES
         return EvaluationPlan(use_vmap, cost, default if memory is None else memory)
 
-    def _describe(self, rows: Inputs, error: Exception) -> str:
+    def _describe_failure(self, rows: Inputs, error: Exception) -> str:
         """Rows that the network could not take, the error, and a likely remedy."""
         shapes = [f"{tuple(one.shape[1:])} and {one.dtype}" for one in iterate_tensors(rows)]
         if isinstance(rows, Tensor):
             description = f"rows of shape {shapes[0]}"
         else:
             description = f"a {type(rows).__name__} of rows of shapes {', '.join(shapes)}"
-        dtype, hint = self.parameter.dtype, ""
+        dtype, hint = self.first_parameter.dtype, ""
         if not any(one.is_floating_point() for one in iterate_tensors(rows)):
             hint = "; integers stay integers: pass X as floats if the network takes values"
-        elif dtype != at_least_float32(dtype):
+        elif dtype != promote_to_float32(dtype):
             hint = (
-                f"; half-precision weights are evaluated in {at_least_float32(dtype)}: remove casts to half"
+                f"; half-precision weights are evaluated in {promote_to_float32(dtype)}: remove casts to half"
             )
         return f"{description}: {error}{hint}"
 
@@ -220,16 +220,16 @@ class EvaluationPlan:
     cost: int  # bytes of the largest tensor per row and draw
     memory: int  # bytes for draws that are evaluated together
 
-    def count_draws(self, size: int, rows: int) -> int:
+    def count_fitting_draws(self, size: int, rows: int) -> int:
         """Draws of ``size`` weights that fit the memory at once, each on so many rows."""
         return max(1, self.memory // max(1, 16 * size, LIVE_TENSORS * self.cost * rows))
 
-    def count_rows(self, draws: int) -> int:
+    def count_fitting_rows(self, draws: int) -> int:
         """Rows that fit the memory at once under so many draws."""
         return max(1, self.memory // max(1, LIVE_TENSORS * self.cost * draws))
 
 
-def vmap_agrees(net: nn.Module, single: Tensor, batched: Callable[[], Tensor]) -> bool:
+def is_vmap_usable(net: nn.Module, single: Tensor, batched: Callable[[], Tensor]) -> bool:
     """Whether ``vmap`` works and gives the values of single evaluations; a warning says why not."""
     try:
         with warnings.catch_warnings():
@@ -250,7 +250,7 @@ def vmap_agrees(net: nn.Module, single: Tensor, batched: Callable[[], Tensor]) -
     return not reason
 
 
-class _RecordBytes(TorchFunctionMode):
+class _ByteRecorder(TorchFunctionMode):
     """Records how many bytes each operation returns."""
 
     def __init__(self) -> None:
@@ -273,6 +273,6 @@ def _iterate_draws(
         yield {n: v[i] for n, v in weights.items()}, {n: v[i].clone() for n, v in buffers.items()}
 
 
-def _random_states(device: torch.device) -> list[Tensor]:
+def _get_random_states(device: torch.device) -> list[Tensor]:
     on_gpu = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
     return [torch.get_rng_state(), *on_gpu]

@@ -48,7 +48,7 @@ def as_array(y: Any) -> NDArray[Any]:
     """Observations as an array; half precision becomes float32, as numpy has no bfloat16."""
     if not isinstance(y, Tensor):
         return np.asarray(y)
-    return np.asarray(y.detach().cpu().to(at_least_float32(y.dtype)))
+    return np.asarray(y.detach().cpu().to(promote_to_float32(y.dtype)))
 
 
 def has_several_tensors(X: Any) -> bool:
@@ -92,6 +92,6 @@ def slice_rows(inputs: Inputs, start: int, end: int) -> Inputs:
     return map_tensors(inputs, lambda one: one[start:end])
 
 
-def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+def promote_to_float32(dtype: torch.dtype) -> torch.dtype:
     """float32 for half precision; any other dtype unchanged."""
     return torch.promote_types(dtype, torch.float32) if dtype.is_floating_point else dtype

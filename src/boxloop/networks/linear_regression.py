@@ -312,7 +312,10 @@ def linear_regression(
         raise ValueError(
             f"A regression needs more rows: {float(moments.weight):g} row(s), 1 sample is too few."
         )
-    alphas, betas = _expand_precisions("alpha", alpha, k), _expand_precisions("beta", beta, k)
+    alphas, betas = (
+        [None] * k if value is None else check_positive(name, value, k)
+        for name, value in (("alpha", alpha), ("beta", beta))
+    )
     # In units near the sizes of columns and outputs no square leaves the range of float64.
     column = _power_of_two_scale(moments.gram.diagonal()[None], moments.weight)
     output = _power_of_two_scale(moments.square[:, None], moments.weight)
@@ -330,13 +333,17 @@ def linear_regression(
     nonzero = values > max(d, 32) * ZERO_EIGENVALUE * top
     values = torch.where(nonzero, values, 0.0)
     cross = torch.where(nonzero[:, None], vectors.mT @ moments.cross, 0.0)
+    # A bound of the rounding error of the sums of squares.
     lost = ROUNDING * moments.square + float(moments.weight) * (EPS * centre.level / output).square()
-    spectra = [
-        _spectrum(values[nonzero], cross[nonzero, j], moments.square[j], lost[j], count) for j in range(k)
-    ]
+    spectra = []
+    for j in range(k):
+        squares = cross[nonzero, j].square() / values[nonzero]
+        least = max(float(lost[j]) / (count + 1.0), 1e-200)
+        rest = (moments.square[j] - squares.sum()).clamp(min=count * least)
+        spectra.append(Spectrum(values[nonzero], squares, rest, count, least))
     best = [maximise_evidence(one, a, b) for one, a, b in zip(spectra, alphas, betas, strict=True)]
     messages = tuple(dict.fromkeys(one.message for one in best if one.message))
-    scaled = _posterior(values, vectors, cross, moments, centre, spectra, best)
+    scaled = _solve_posterior(values, vectors, cross, moments, centre, spectra, best)
     return _restore_units(scaled, column, output, count), messages
 
 
@@ -371,14 +378,7 @@ def _restore_units(scaled: LinearPosterior, column: Tensor, output: Tensor, coun
     )
 
 
-def _spectrum(values: Tensor, cross: Tensor, square: Tensor, lost: Tensor, count: float) -> Spectrum:
-    """One output along the axes of the inputs; ``lost`` bounds the rounding error of its sum of squares."""
-    squares = cross.square() / values
-    least = max(float(lost) / (count + 1.0), 1e-200)
-    return Spectrum(values, squares, (square - squares.sum()).clamp(min=count * least), count, least)
-
-
-def _posterior(
+def _solve_posterior(
     values: Tensor,
     vectors: Tensor,
     cross: Tensor,
@@ -402,13 +402,11 @@ def _posterior(
         alpha,
         beta,
         torch.stack(evidence) - level if evidence else alpha,
-        torch.stack([one.effective(a, b) for one, a, b in zip(spectra, alpha, beta, strict=True)]),
+        torch.stack(
+            [one.count_effective_coefficients(a, b) for one, a, b in zip(spectra, alpha, beta, strict=True)]
+        ),
         int((values > 0.0).sum()),
     )
-
-
-def _expand_precisions(name: str, value: float | Sequence[float] | None, k: int) -> Sequence[float | None]:
-    return [None] * k if value is None else positive_values(name, value, k)
 
 
 @dataclass(frozen=True)
@@ -428,7 +426,7 @@ class Spectrum(Tree):
         outside = beta * self.rest - (self.count - len(self.values)) * beta.log()
         return -0.5 * (inside + outside + self.count * math.log(2.0 * math.pi))
 
-    def effective(self, alpha: Tensor, beta: Tensor) -> Tensor:
+    def count_effective_coefficients(self, alpha: Tensor, beta: Tensor) -> Tensor:
         r"""Effective number of coefficients, :math:`\sum_i \beta \lambda_i / (\alpha + \beta \lambda_i)`."""
         return (beta * self.values / (alpha + beta * self.values)).sum()
 
@@ -442,7 +440,7 @@ class Precisions:
     message: str = ""  # says so if the maximum lies at infinity; empty otherwise
 
 
-def positive_values(name: str, value: float | Sequence[float], k: int) -> list[float]:
+def check_positive(name: str, value: float | Sequence[float], k: int) -> list[float]:
     """One positive, finite number for each of k outputs, from one number for all or k numbers."""
     values: list[float] = np.ravel(np.asarray(value, dtype=np.float64)).tolist()
     for each in values:
@@ -462,7 +460,7 @@ def maximise_evidence(spectrum: Spectrum, alpha: float | None, beta: float | Non
     if not len(spectrum.values):  # the inputs are constant: the evidence does not depend on alpha
         noise = max(float(spectrum.rest) / spectrum.count, spectrum.least)
         return Precisions(
-            alpha or 1.0, beta or 1.0 / noise, _noise_message(noise, spectrum) if beta is None else ""
+            alpha or 1.0, beta or 1.0 / noise, _describe_zero_noise(noise, spectrum) if beta is None else ""
         )
     if alpha is not None:
         return _maximise_over_noise(spectrum, alpha)
@@ -470,16 +468,22 @@ def maximise_evidence(spectrum: Spectrum, alpha: float | None, beta: float | Non
 
 
 def _maximise_over_ratio(spectrum: Spectrum) -> Precisions:
-    top = spectrum.values.max().log()
-    place, side = _find_maximum(
-        lambda u: _ratio_objective(spectrum, u),
-        float(-MAX_LOG_RATIO - top),
-        float(MAX_LOG_RATIO - spectrum.values.min().log()),
-    )
-    ratio = math.exp(place)
-    noise = float(_noise(spectrum, torch.tensor([place], dtype=torch.float64))[0])
-    message = _VANISHING if side < 0 else _noise_message(noise, spectrum)
-    return Precisions(1.0 / (ratio * noise), 1.0 / noise, message)
+    def find_noise(log_ratio: Tensor) -> Tensor:
+        """The best noise variance, (p,)."""
+        left = spectrum.squares / (1.0 + log_ratio.exp()[:, None] * spectrum.values)
+        return (spectrum.rest + left.sum(1)) / spectrum.count
+
+    def objective(log_ratio: Tensor) -> tuple[Tensor, Tensor]:
+        ratio = log_ratio.exp()[:, None] * spectrum.values
+        gain, noise = ratio / (1.0 + ratio), find_noise(log_ratio)
+        height = -0.5 * (spectrum.count * noise.log() + torch.log1p(ratio).sum(1))
+        return height, 0.5 * ((spectrum.squares * gain * (1.0 - gain)).sum(1) / noise - gain.sum(1))
+
+    low, high = -MAX_LOG_RATIO - spectrum.values.max().log(), MAX_LOG_RATIO - spectrum.values.min().log()
+    place, side = _find_maximum(objective, float(low), float(high))
+    noise = float(find_noise(torch.tensor([place], dtype=torch.float64))[0])
+    message = _VANISHING if side < 0 else _describe_zero_noise(noise, spectrum)
+    return Precisions(1.0 / (math.exp(place) * noise), 1.0 / noise, message)
 
 
 def _maximise_over_noise(spectrum: Spectrum, alpha: float) -> Precisions:
@@ -499,7 +503,7 @@ def _maximise_over_noise(spectrum: Spectrum, alpha: float) -> Precisions:
         objective, math.log(spectrum.least) - 1.0, math.log(max(2.0 * mean_square, 10.0 * spectrum.least))
     )
     noise = max(math.exp(place), spectrum.least)
-    return Precisions(alpha, 1.0 / noise, _noise_message(noise, spectrum))
+    return Precisions(alpha, 1.0 / noise, _describe_zero_noise(noise, spectrum))
 
 
 def _maximise_over_prior(spectrum: Spectrum, beta: float) -> Precisions:
@@ -515,19 +519,6 @@ def _maximise_over_prior(spectrum: Spectrum, beta: float) -> Precisions:
     low = -math.log(beta) - float(spectrum.values.max().log()) - MAX_LOG_RATIO
     place, side = _find_maximum(objective, low, max(math.log(max(2.0 * largest, 1e-300)), low + 1.0))
     return Precisions(math.exp(-place), beta, _VANISHING if side < 0 else "")
-
-
-def _noise(spectrum: Spectrum, place: Tensor) -> Tensor:
-    """The best noise variance for ratios exp(u), (p,)."""
-    left = spectrum.squares / (1.0 + place.exp()[:, None] * spectrum.values)
-    return (spectrum.rest + left.sum(1)) / spectrum.count
-
-
-def _ratio_objective(spectrum: Spectrum, place: Tensor) -> tuple[Tensor, Tensor]:
-    ratio = place.exp()[:, None] * spectrum.values
-    gain, noise = ratio / (1.0 + ratio), _noise(spectrum, place)
-    height = -0.5 * (spectrum.count * noise.log() + torch.log1p(ratio).sum(1))
-    return height, 0.5 * ((spectrum.squares * gain * (1.0 - gain)).sum(1) / noise - gain.sum(1))
 
 
 def _find_maximum(objective: Objective, low: float, high: float) -> tuple[float, int]:
@@ -546,7 +537,7 @@ def _find_maximum(objective: Objective, low: float, high: float) -> tuple[float,
     return 0.5 * (left + right), 0
 
 
-def _noise_message(noise: float, spectrum: Spectrum) -> str:
+def _describe_zero_noise(noise: float, spectrum: Spectrum) -> str:
     """A message if only rounding keeps the noise above zero."""
     mean_square = float(spectrum.squares.sum() + spectrum.rest) / spectrum.count
     floored = float(spectrum.rest) <= 30.0 * spectrum.count * spectrum.least

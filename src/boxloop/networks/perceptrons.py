@@ -63,11 +63,11 @@ class StackedLayers(nn.Module):
             hidden = torch.baddbmm(bias[:, None], self.activation(hidden) if layer else hidden, weight.mT)
         return hidden
 
-    def networks(self) -> tuple[nn.Sequential, ...]:
+    def split_members(self) -> tuple[nn.Sequential, ...]:
         """The members as separate networks, whose parameters are views of those of the stack."""
         layers = list(zip(self.weights, self.biases, strict=True))
         return tuple(
-            _sequential(
+            _make_sequential(
                 self.widths,
                 self.activation,
                 [(weight.detach()[k], bias.detach()[k]) for weight, bias in layers],
@@ -76,16 +76,16 @@ class StackedLayers(nn.Module):
         )
 
 
-def perceptron(widths: Sequence[int], activation: str, dtype: torch.dtype) -> nn.Sequential:
+def make_perceptron(widths: Sequence[int], activation: str, dtype: torch.dtype) -> nn.Sequential:
     """One perceptron with all weights 0."""
     zeros = [
         (torch.zeros(fan_out, fan_in, dtype=dtype), torch.zeros(fan_out, dtype=dtype))
         for fan_in, fan_out in pairwise(widths)
     ]
-    return _sequential(widths, ACTIVATIONS[activation](), zeros)
+    return _make_sequential(widths, ACTIVATIONS[activation](), zeros)
 
 
-def _sequential(
+def _make_sequential(
     widths: Sequence[int], activation: nn.Module, values: Sequence[tuple[Tensor, Tensor]]
 ) -> nn.Sequential:
     layers: list[nn.Module] = []
@@ -96,7 +96,7 @@ def _sequential(
     return nn.Sequential(*layers[:-1])
 
 
-class ShuffledRows:
+class ShuffledBatches:
     """Mini-batches of rows in memory, shuffled in every epoch, in a different order for each member."""
 
     def __init__(
@@ -125,12 +125,14 @@ class ShuffledRows:
             yield self.x[batch], y if self.weight is None else (y, self.weight[batch])
 
 
-def sum_over_members(loss: Callable[[Tensor, Any], Tensor], members: int) -> Callable[[Tensor, Any], Tensor]:
+def sum_loss_over_members(
+    loss: Callable[[Tensor, Any], Tensor], members: int
+) -> Callable[[Tensor, Any], Tensor]:
     """The sum of the members' mean losses, so that each member has the gradient of its own mean loss."""
     return lambda out, y: members * loss(out.flatten(0, 1), map_tensors(y, lambda one: one.flatten(0, 1)))
 
 
-def weight_rows(
+def weight_loss_by_row(
     loss: Callable[[Tensor, Tensor], Tensor], mean_weight: float
 ) -> Callable[[Tensor, Any], Tensor]:
     """The weighted mean loss of a batch of pairs (y, weight), from the loss of each row."""

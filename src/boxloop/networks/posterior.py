@@ -536,7 +536,17 @@ class WeightPosterior(PredictivePosterior):
         cls, path: str | PathLike[str], net: nn.Module, device: torch.device | str | None = None
     ) -> Self:
         """Read a file of :meth:`save`, for the same network or one like it: :func:`boxloop.networks.load_posterior`."""
-        return cls.restore(read_state(path), net, device)
+        from boxloop.networks.constraints import CLASSES, CONSTRAINTS
+
+        state = load_tree(path, CLASSES, CONSTRAINTS).tree
+        if not isinstance(state, PosteriorState):
+            raise ModelFileError(
+                f"{fspath(path)}: holds a {type(state).__name__}, not a posterior over weights"
+            )
+        try:
+            return cls.restore(state, net, device)
+        except ValueError as error:
+            raise ModelFileError(f"{fspath(path)}: {error}") from error
 
 
 def save_posterior(path: str | PathLike[str], posterior: WeightPosterior) -> None:
@@ -581,18 +591,4 @@ def load_posterior(
         >>> restored.count, torch.equal(restored.mean(), posterior.mean())
         (1, True)
     """
-    state = read_state(path)
-    try:
-        return WeightPosterior.restore(state, net, device)
-    except ValueError as error:
-        raise ModelFileError(f"{fspath(path)}: {error}") from error
-
-
-def read_state(path: str | PathLike[str]) -> PosteriorState:
-    """The state in a file of :func:`save_posterior`, validated."""
-    from boxloop.networks.constraints import CLASSES, CONSTRAINTS
-
-    state = load_tree(path, CLASSES, CONSTRAINTS).tree
-    if not isinstance(state, PosteriorState):
-        raise ModelFileError(f"{fspath(path)}: holds a {type(state).__name__}, not a posterior over weights")
-    return state
+    return WeightPosterior.load(path, net, device)

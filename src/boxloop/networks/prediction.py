@@ -150,10 +150,11 @@ class RegressionPrediction:
 
     def __str__(self) -> str:
         rows, m = len(self.mean), len(self.outputs)
-        text = f"{rows} rows, {m} networks. RMS standard deviations: weights {_rms(self.epistemic_std):.4g}"
+        epistemic = _root_mean_square(self.epistemic_std)
+        text = f"{rows} rows, {m} networks. RMS standard deviations: weights {epistemic:.4g}"
         if self.noise is None:
             return f"{text}, noise unknown"
-        return f"{text}, noise {_rms(self.noise):.4g}, observation {_rms(self.std):.4g}"
+        return f"{text}, noise {_root_mean_square(self.noise):.4g}, observation {_root_mean_square(self.std):.4g}"
 
     __repr__ = __str__
 
@@ -194,7 +195,7 @@ class ClassificationPrediction:
     @cached_property
     def log_probability(self) -> Array:
         """Logarithm of :attr:`probability`, accurate where that is nearly 0, (n, c)."""
-        return mean_log_probability(self._network_log_probability, self.allocation.weight)
+        return log_mean_probability(self._network_log_probability, self.allocation.weight)
 
     @cached_property
     def probability(self) -> Array:
@@ -219,12 +220,12 @@ class ClassificationPrediction:
     @cached_property
     def mutual_information(self) -> Array:
         """Mutual information of class and weights, (n,): how much the networks disagree; at most log m."""
-        return np.maximum(self.allocation.mean(self._divergence), 0.0)
+        return np.maximum(self.allocation.mean(self._kl_divergence), 0.0)
 
     @cached_property
     def mutual_information_error(self) -> Array:
         """Monte Carlo standard error of the mutual information, to first order in 1 / m, (n,)."""
-        return self.allocation.standard_error(self._divergence)
+        return self.allocation.standard_error(self._kl_divergence)
 
     def predict(self) -> NDArray[np.int64]:
         """The most probable class, (n,)."""
@@ -249,7 +250,9 @@ class ClassificationPrediction:
         """
         from boxloop.figures import classes_over_column
 
-        low, high = _central_range(np.exp(self._network_log_probability), self.allocation.weight, 0.9)
+        low, high = _weighted_central_range(
+            np.exp(self._network_log_probability), self.allocation.weight, 0.9
+        )
         labels = list(names) or [f"class {place}" for place in range(self.outputs.shape[2])]
         rows = as_rows(X).double().cpu().numpy()
         return classes_over_column(rows, self.probability, low, high, labels, column=column, name=name, ax=ax)
@@ -268,7 +271,7 @@ class ClassificationPrediction:
         return log_probabilities(self.outputs, self.temperature)
 
     @cached_property
-    def _divergence(self) -> Array:
+    def _kl_divergence(self) -> Array:
         """KL divergence of the mean from each network, (m, n)."""
         each = self._network_log_probability
         return np.asarray((np.exp(each) * (each - self.log_probability)).sum(-1))
@@ -366,7 +369,7 @@ def log_probabilities(logits: Array, temperature: float) -> Array:
     return np.asarray(log_softmax(logits / temperature, axis=-1))
 
 
-def mean_log_probability(each: Array, weight: Array) -> Array:
+def log_mean_probability(each: Array, weight: Array) -> Array:
     """Logarithm of the mean probability over networks, (n, ...)."""
     if len(each) == 1:
         return each[0]
@@ -377,7 +380,7 @@ def _entropy(log_probability: Array) -> Array:
     return np.asarray(-(np.exp(log_probability) * log_probability).sum(-1))
 
 
-def _central_range(values: Array, weight: Array, level: float) -> tuple[Array, Array]:
+def _weighted_central_range(values: Array, weight: Array, level: float) -> tuple[Array, Array]:
     """The range of the central draws of values (m, ...), by their weights."""
     order = np.argsort(values, axis=0)
     ranked = np.take_along_axis(values, order, 0)
@@ -387,5 +390,5 @@ def _central_range(values: Array, weight: Array, level: float) -> tuple[Array, A
     return low, high
 
 
-def _rms(values: Array) -> float:
+def _root_mean_square(values: Array) -> float:
     return float(np.sqrt(np.mean(np.square(values))))

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from boxloop.data import check_choice, check_weight
 from boxloop.networks.distribution import Component, Posterior, warn
 from boxloop.networks.draws import DrawOutputs, InputBatches, NetworkDraws
-from boxloop.networks.function import Buffers, batch_norms
+from boxloop.networks.function import Buffers, find_batch_norms
 from boxloop.networks.inputs import as_inputs, count_rows, slice_rows
 from boxloop.networks.prediction import (
     ClassificationPrediction,
@@ -30,9 +30,9 @@ from boxloop.networks.tuning import (
     SCALES,
     Profile,
     Tuning,
-    best_noise,
-    best_temperature,
-    scale_prior,
+    find_best_noise,
+    find_best_temperature,
+    log_scale_prior,
     tune_scale,
 )
 from boxloop.numeric import RandomState, SingleThreaded, join_words, seed as make_seed
@@ -175,7 +175,7 @@ class Predictor(SingleThreaded):
         Raises:
             ValueError: the network cannot take the rows, or has BatchNorm and ``refresh`` was not given.
         """
-        outputs = self._evaluate(X)
+        outputs = self._evaluate_networks(X)
         if self.kind == "classification":
             logits = as_logits(outputs.values)
             return ClassificationPrediction(logits, outputs.allocation, self.temperature, outputs.used_vmap)
@@ -279,27 +279,27 @@ class Predictor(SingleThreaded):
         predictor = replace(self, use_vmap=first.used_vmap)  # found just now; no further trials or warnings
         before = first.log_prob(y) if scored else None
 
-        def noise_at(scale: float) -> Profile:
-            outputs = predictor.with_scale(scale)._evaluate(rows)
-            centres = outputs.values.reshape(*outputs.values.shape[:2], -1)
-            observed = check_targets(y, outputs.values.shape[1:])
-            noise, score, prior = best_noise(centres, outputs.allocation.weight, observed, weight)
-            return noise, score, prior + scale_prior(scale)
+        is_regression = self.kind == "regression"
 
-        def temperature_at(scale: float) -> Profile:
-            outputs = predictor.with_scale(scale)._evaluate(rows)
-            logits = as_logits(outputs.values)
-            observed = check_classes(y, logits.shape[1:])
-            temperature, score, prior = best_temperature(logits, outputs.allocation.weight, observed, weight)
-            return temperature, score, prior + scale_prior(scale)
+        def profile(scale: float) -> Profile:
+            outputs = predictor.with_scale(scale)._evaluate_networks(rows)
+            draws = outputs.allocation.weight
+            if is_regression:
+                centres = outputs.values.reshape(*outputs.values.shape[:2], -1)
+                observed = check_targets(y, outputs.values.shape[1:])
+                value, score, prior = find_best_noise(centres, draws, observed, weight)
+            else:
+                logits = as_logits(outputs.values)
+                classes = check_classes(y, logits.shape[1:])
+                value, score, prior = find_best_temperature(logits, draws, classes, weight)
+            return value, score, prior + log_scale_prior(scale)
 
-        if self.kind == "regression":
-            tuning = tune_scale("noise", noise_at, before, scales, refine, weight)
-            tuned = replace(predictor, noise=tuning.value.reshape(first.outputs.shape[2:]))
-        else:
-            tuning = tune_scale("temperature", temperature_at, before, scales, refine, weight)
-            tuned = replace(predictor, temperature=float(tuning.value[0]))
-        return replace(tuned.with_scale(tuning.scale), tuning=tuning)
+        name = "noise" if is_regression else "temperature"
+        tuning = tune_scale(name, profile, before, scales, refine, weight)
+        tuned = replace(predictor.with_scale(tuning.scale), tuning=tuning)
+        if is_regression:
+            return replace(tuned, noise=tuning.value.reshape(first.outputs.shape[2:]))
+        return replace(tuned, temperature=float(tuning.value[0]))
 
     def __str__(self) -> str:
         noise = "unknown" if self.noise is None else ", ".join(f"{one:.4g}" for one in np.ravel(self.noise))
@@ -310,10 +310,12 @@ class Predictor(SingleThreaded):
 
     __repr__ = __str__
 
-    def _evaluate(self, X: Any) -> DrawOutputs:
+    def _evaluate_networks(self, X: Any) -> DrawOutputs:
         """Outputs of all draws, checked."""
         if self.refresh is None:
-            kinds = {type(norm).__name__ for one in self.components for norm in batch_norms(one.net).values()}
+            kinds = {
+                type(norm).__name__ for one in self.components for norm in find_batch_norms(one.net).values()
+            }
             if kinds:
                 raise ValueError(
                     f"The statistics of {join_words(sorted(kinds))} belong to other weights than those drawn. Pass "

@@ -157,16 +157,16 @@ def train(
     """Train a network whose weights any number of posteriors observe."""
     _check_arguments(net, batches, optimiser, every, clip)
     observer = WeightObserver(posteriors, burn_in, every)
-    followers = [BufferBackup(net), observer, SchedulerStep(scheduler), LoaderOrder(batches)]
+    followers = [BufferBackup(net), observer, SchedulerStep(scheduler), LoaderGenerator(batches)]
     plan = TrainPlan(None, clip=clip, block=None, backoff=1.0)
     data = UserBatches(batches, net)
-    trainer = Trainer(net, data, _checked_loss(loss), plan, optimiser=optimiser, followers=followers)
+    trainer = Trainer(net, data, _add_loss_checks(loss), plan, optimiser=optimiser, followers=followers)
     observers: list[Any] = []
     if bar:
         observers.append(ProgressBar(show=True).stage(bar, describe=observer.describe))
     resume = None
     if checkpoint is not None:
-        identity = _describe_run(trainer, observer, scheduler, batches)
+        identity = _identify_run(trainer, observer, scheduler, batches)
         observers.append(CheckpointWriter(checkpoint, identity, seconds=10.0))
         if Path(checkpoint).exists():
             resume = read_checkpoint(checkpoint, {**CLASSES, **STATES}, identity)
@@ -260,7 +260,7 @@ class SchedulerStep(Follower):
             self.scheduler.load_state_dict(from_tree(state))
 
 
-class LoaderOrder(Follower):
+class LoaderGenerator(Follower):
     """The generator with which a ``DataLoader`` shuffles its rows."""
 
     def __init__(self, batches: Iterable[Any]) -> None:
@@ -285,7 +285,7 @@ class BufferBackup(Follower):
         ]
         self._before: list[Tensor] = []
 
-    def _current(self) -> list[tuple[nn.Module, str, Tensor]]:
+    def _current_buffers(self) -> list[tuple[nn.Module, str, Tensor]]:
         """The current buffers; the network may have replaced the tensors."""
         return [
             (owner, name, value)
@@ -296,7 +296,7 @@ class BufferBackup(Follower):
     @torch.no_grad()
     def before_step(self) -> None:
         """Copy the buffers, into memory that every step reuses."""
-        values = [value for *_, value in self._current()]
+        values = [value for *_, value in self._current_buffers()]
         if [(value.shape, value.dtype) for value in values] != [
             (copy.shape, copy.dtype) for copy in self._before
         ]:
@@ -311,16 +311,16 @@ class BufferBackup(Follower):
 
     def state(self) -> Any:
         """Copies of the buffers."""
-        return tuple(value.clone() for *_, value in self._current())
+        return tuple(value.clone() for *_, value in self._current_buffers())
 
     @torch.no_grad()
     def restore(self, state: Any) -> None:
         """Restore the buffers in place."""
-        for (owner, name, value), before in zip(self._current(), state, strict=True):
+        for (owner, name, value), before in zip(self._current_buffers(), state, strict=True):
             setattr(owner, name, value.copy_(before))
 
 
-def _checked_loss(loss: Loss) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
+def _add_loss_checks(loss: Loss) -> Callable[..., tuple[Tensor, dict[str, Tensor]]]:
     """The loss of a batch, checked to be a real scalar with a gradient."""
 
     def evaluate(net: nn.Module, x: Any, y: Any, stream: Generator) -> tuple[Tensor, dict[str, Tensor]]:
@@ -366,7 +366,7 @@ def _check_arguments(
         )
 
 
-def _describe_run(
+def _identify_run(
     trainer: Trainer[Any], observer: WeightObserver, scheduler: LRScheduler | None, batches: Iterable[Any]
 ) -> dict[str, Any]:
     """What identifies a training, for its checkpoint; learning rates as before the scheduler changed them."""

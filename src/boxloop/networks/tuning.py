@@ -28,7 +28,7 @@ from scipy.optimize import minimize, minimize_scalar
 
 from boxloop.data import make_frame
 from boxloop.networks.distribution import warn
-from boxloop.networks.prediction import log_probabilities, mean_log_probability, mixture_log_prob
+from boxloop.networks.prediction import log_mean_probability, log_probabilities, mixture_log_prob
 from boxloop.numeric import format_with_error, mean_and_error
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def tune_scale(
     profiles = _drop_infinite({float(scale): profile(float(scale)) for scale in grid})
     grid = np.array(sorted(profiles))
     weight = np.ones(len(next(iter(profiles.values()))[1])) if row_weight is None else row_weight
-    best = int(np.argmax([_objective(profiles[scale], weight) for scale in grid.tolist()]))
+    best = int(np.argmax([_log_posterior(profiles[scale], weight) for scale in grid.tolist()]))
     at_largest = best == len(grid) - 1 and grid[best] > 0.0
     if at_largest:
         warn(
@@ -183,20 +183,20 @@ def tune_scale(
             scale = float(f"{np.exp(log_scale):.4g}")  # further digits would differ between machines
             if scale not in profiles:
                 profiles[scale] = profile(scale)
-            return -_objective(profiles[scale], weight) / float(weight.sum())
+            return -_log_posterior(profiles[scale], weight) / float(weight.sum())
 
         bounds = (float(np.log(low)), float(np.log(grid[best + 1])))
         minimize_scalar(loss, bounds=bounds, method="bounded", options={"maxiter": refine, "xatol": 1e-3})
         profiles = _drop_infinite(profiles)
-    return _summarise(parameter, profiles, before, at_largest, weight)
+    return _summarise_profiles(parameter, profiles, before, at_largest, weight)
 
 
-def scale_prior(scale: float) -> float:
+def log_scale_prior(scale: float) -> float:
     """Log prior of a scale, up to a constant."""
     return -0.5 * (math.log(max(scale, MIN_SCALE)) / LOG_SCALE_STD) ** 2
 
 
-def _objective(profile: Profile, row_weight: Array) -> float:
+def _log_posterior(profile: Profile, row_weight: Array) -> float:
     return float(profile[1] @ row_weight) + profile[2]
 
 
@@ -212,12 +212,12 @@ def _drop_infinite(profiles: dict[float, Profile]) -> dict[float, Profile]:
     return finite
 
 
-def _summarise(
+def _summarise_profiles(
     parameter: str, profiles: dict[float, Profile], before: Array | None, at_largest: bool, row_weight: Array
 ) -> Tuning:
     scales = sorted(profiles)
     rows = np.array([profiles[scale][1] for scale in scales])
-    best = profiles[max(scales, key=lambda scale: _objective(profiles[scale], row_weight))][1]
+    best = profiles[max(scales, key=lambda scale: _log_posterior(profiles[scale], row_weight))][1]
     gain = np.full_like(best, np.nan) if before is None else best - before
     (scores, errors), (differences, difference_errors), (mean_gain, gain_error) = (
         np.array([mean_and_error(line, row_weight) for line in table]).T
@@ -239,7 +239,7 @@ def _summarise(
     )
 
 
-def best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None = None) -> Profile:
+def find_best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None = None) -> Profile:
     r"""The noise of highest posterior density for each output, with the log score of the rows and the log prior.
 
     .. math:: \max_\sigma \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
@@ -292,7 +292,7 @@ def best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None
     return noise, mixture_log_prob(centres, weight, y, noise), log_prior(best)
 
 
-def best_temperature(
+def find_best_temperature(
     logits: Array, weight: Array, observed: NDArray[np.int64], row_weight: Array | None = None
 ) -> Profile:
     """The temperature of highest posterior density (1,), the log score of the rows (n,), and the log prior."""
@@ -302,7 +302,7 @@ def best_temperature(
 
     def score(log_temperature: float) -> Array:
         log_p = log_probabilities(logits, math.exp(log_temperature))
-        return mean_log_probability(np.take_along_axis(log_p, observed[None, :, None], 2)[..., 0], weight)
+        return log_mean_probability(np.take_along_axis(log_p, observed[None, :, None], 2)[..., 0], weight)
 
     def log_prior(log_temperature: float) -> float:
         return -0.5 * (log_temperature / LOG_TEMPERATURE_STD) ** 2

@@ -167,7 +167,7 @@ class DecayCheck:
     @property
     def concerns(self) -> tuple[Concern, ...]:
         """One for each way in which the decay differs from the prior's, or one that says that it agrees."""
-        found = tuple(dict.fromkeys(filter(None, (self._check_group(group) for group in self.groups))))
+        found = tuple(dict.fromkeys(filter(None, (self._assess_group(group) for group in self.groups))))
         if found:
             return found
         about = "" if self.tolerance == EXACT else "approximately "
@@ -191,7 +191,7 @@ class DecayCheck:
     def _implied_precision(self, group: ParameterGroup) -> float:
         return group.decay / self.unit_decay if group.kind in ("coupled", "none") else math.nan
 
-    def _check_group(self, group: ParameterGroup) -> Concern | None:
+    def _assess_group(self, group: ParameterGroup) -> Concern | None:
         remedy, what = f"set weight_decay={self.expected:.4g}", "Weight decay"
         if group.kind == "unknown":
             why = f"{self.optimiser} is not an optimiser of PyTorch, so the meaning of its weight decay is unknown"

@@ -230,7 +230,7 @@ def audit(
     """
     if chains is not None and check_count(chains, "chains", 0) == 1:
         raise ValueError(f"chains must be 0 or at least 2, so that chains can be compared, got {chains}")
-    checks = _Checks(tuple(posterior.components()), X, y, kind, prior_precision, noise)
+    checks = _AuditChecks(tuple(posterior.components()), X, y, kind, prior_precision, noise)
     X_test, y_test = check_rows(X_test, y_test, "X_test", "y_test")
     draw_seed, chain_seed, label_seed = (seed(stream) for stream in spawn(generator(random_state), 3))
     untuned = Predictor(checks.components, kind, n_draws, seed=draw_seed)
@@ -240,7 +240,7 @@ def audit(
     # The last layer comes before what needs prior and noise, as it estimates those that are not given.
     trajectory = checks.attempt("Effective sample size", lambda: checks.check_trajectory(posterior))
     last_layer = checks.attempt("Last layer", lambda: checks.check_last_layer(untuned))
-    scored = checks.with_noise(untuned if predictor is None else predictor)
+    scored = checks.ensure_noise(untuned if predictor is None else predictor)
     return Audit(
         title=checks.describe(posterior),
         trajectory=trajectory,
@@ -264,7 +264,7 @@ class _SkippedError(ValueError):
         self.remedy, self.level = remedy, level
 
 
-class _Checks:
+class _AuditChecks:
     """The checks of an audit, and what they estimate of prior and noise on the way."""
 
     def __init__(
@@ -308,7 +308,7 @@ class _Checks:
         """Effective sample size and drift of the observed vectors."""
         if not isinstance(posterior, WeightPosterior):
             if len(self.components) > 1:
-                self._single_component()
+                self._require_single_component()
             raise _SkippedError("The posterior has no trajectory")
         window = posterior.method.window if isinstance(posterior.method, WindowAverage) else 1
         try:
@@ -318,7 +318,7 @@ class _Checks:
 
     def check_last_layer(self, predictor: Predictor) -> LastLayerCheck:
         """Comparison with the exact posterior; estimates prior and noise if they were not given."""
-        component = self._single_component()
+        component = self._require_single_component()
         buffers = predictor.with_scale(0.0).buffers
         net = mean_network(component, None if buffers is None else buffers[0])
         exact = last_layer_laplace(net, self.X, self.y, self.kind, self.prior_precision, self.noise)
@@ -334,7 +334,7 @@ class _Checks:
             )
         return check_last_layer(component, exact, self.X, self.kind)
 
-    def with_noise(self, predictor: Predictor) -> Predictor:
+    def ensure_noise(self, predictor: Predictor) -> Predictor:
         """The predictor, with noise for regression."""
         if self.kind == "classification" or predictor.noise is not None:
             return predictor
@@ -351,7 +351,7 @@ class _Checks:
         self, predictor: Predictor, X_test: Any, chains: int | None, draws: int, seed: int
     ) -> ChainComparison:
         """Comparison with Monte Carlo over all weights."""
-        component = self._single_component()
+        component = self._require_single_component()
         size = component.distribution.size
         if chains == 0:
             raise _SkippedError("It was disabled by chains=0")
@@ -409,7 +409,7 @@ class _Checks:
             parameters=[one.net.get_parameter(name) for one in self.components for name in one.layout.names],
         )
 
-    def _single_component(self) -> Component:
+    def _require_single_component(self) -> Component:
         if len(self.components) > 1:
             raise _SkippedError("The posterior is a mixture of several runs", "audit each run")
         return self.components[0]
@@ -460,8 +460,10 @@ class HeldOutScores:
     def concerns(self) -> tuple[Concern, ...]:
         """One about the log score relative to the mean network, one about calibration."""
         is_regression = isinstance(self.posterior, RegressionScores)
-        calibration = _check_coverage(self.posterior) if is_regression else _check_reliability(self.posterior)
-        return (self._check_gain(), calibration)
+        calibration = (
+            _assess_coverage(self.posterior) if is_regression else _assess_calibration(self.posterior)
+        )
+        return (self._assess_log_score(), calibration)
 
     def table(self) -> Any:
         """A frame with one row per score: posterior, mean network, difference and its paired standard error."""
@@ -496,7 +498,7 @@ class HeldOutScores:
         }
         return reliability_diagram(curves, ax, title="Reliability on held-out rows")
 
-    def _check_gain(self) -> Concern:
+    def _assess_log_score(self) -> Concern:
         gain = self.differences["log score"]
         why = (
             f"On {self.posterior.n_rows} held-out rows the mean log score differs from that of the mean network by "
@@ -517,10 +519,10 @@ def score_held_out(predictor: Predictor, X: Any, y: Any, *, seed: int) -> HeldOu
         epistemic = float(prediction.mutual_information.mean())
     else:
         epistemic = float(np.sqrt(np.mean(prediction.epistemic_std**2)))
-    return HeldOutScores(_score(prediction, y, seed), _score(mean, y, seed), epistemic)
+    return HeldOutScores(_score_prediction(prediction, y, seed), _score_prediction(mean, y, seed), epistemic)
 
 
-def _score(prediction: Any, y: Any, seed: int) -> Scores:
+def _score_prediction(prediction: Any, y: Any, seed: int) -> Scores:
     if isinstance(prediction, RegressionPrediction):
         m, n = prediction.outputs.shape[:2]
         observed = check_targets(y, prediction.mean.shape)
@@ -543,7 +545,7 @@ def _mean_scores(scores: Scores) -> dict[str, float]:
     }
 
 
-def _check_coverage(scores: Any) -> Concern:
+def _assess_coverage(scores: Any) -> Concern:
     lines = scores.coverage(LEVELS).to_dict("records")
     worst = min(lines, key=lambda line: line["p_value"])
     if worst["p_value"] * len(lines) >= RATE:
@@ -561,7 +563,7 @@ def _check_coverage(scores: Any) -> Concern:
     return Concern(level, "Coverage", why, "tune noise and scale on validation rows")
 
 
-def _check_reliability(scores: Any) -> Concern:
+def _assess_calibration(scores: Any) -> Concern:
     reliability = scores.reliability
     why = (
         f"The calibration error is {reliability.calibration_error:.3f} ± {reliability.standard_error:.3f}; a "

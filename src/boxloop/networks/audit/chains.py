@@ -20,8 +20,8 @@ from torch.func import functional_call, jacrev, vmap
 from boxloop.concerns import Concern, Level
 from boxloop.data import make_frame
 from boxloop.networks.distribution import Component
-from boxloop.networks.function import NetworkFunction, batch_norms, evaluating
-from boxloop.networks.inputs import Inputs, as_inputs, at_least_float32, count_rows, map_tensors, slice_rows
+from boxloop.networks.function import NetworkFunction, evaluation_mode, find_batch_norms
+from boxloop.networks.inputs import Inputs, as_inputs, count_rows, map_tensors, promote_to_float32, slice_rows
 from boxloop.networks.prediction import check_classes, check_targets
 from boxloop.numeric import generator, normal, safe_cholesky, spawn
 from boxloop.sample import HMC, SampleWarning, diagnose, sample_density
@@ -131,16 +131,16 @@ def compare_chains(
     seed: int,
 ) -> ChainComparison:
     """Run Hamiltonian Monte Carlo over all weights of a small network, around the mean, and compare predictions."""
-    if batch_norms(component.net):
+    if find_batch_norms(component.net):
         raise ValueError("A network with BatchNorm has no likelihood per row")
     function = NetworkFunction(component.net, component.layout)
-    with evaluating(component.net), warnings.catch_warnings():
+    with evaluation_mode(component.net), warnings.catch_warnings():
         warnings.simplefilter("ignore", SampleWarning)
         density = log_posterior(function, X, y, kind, prior_precision, noise)
         centre = component.distribution.mean.detach().double()
         root = laplace_root(function, centre, X, kind, prior_precision, noise)
         standard = _run_hmc(lambda u: density(centre + u @ root.mT), centre, chains, draws, seed)
-        rows = function.to_network(slice_rows(as_inputs(X_test), 0, outputs.shape[1]))
+        rows = function.move_inputs(slice_rows(as_inputs(X_test), 0, outputs.shape[1]))
         positions = centre + standard @ root.mT
         predicted = torch.cat([_evaluate(function, one, rows, kind) for one in positions])
     chain_outputs = (predicted if kind == "regression" else predicted.softmax(-1)).cpu().numpy()
@@ -182,8 +182,8 @@ def laplace_root(
 
     .. math:: \Sigma^{-1} = \alpha I + \sum_i J_i^\top \Lambda_i J_i
     """
-    rows = function.to_network(as_inputs(X))
-    constants, dtype = function.constants(), at_least_float32(function.parameter.dtype)
+    rows = function.move_inputs(as_inputs(X))
+    constants, dtype = function.get_constants(), promote_to_float32(function.first_parameter.dtype)
 
     def evaluate(vector: Tensor, row: Inputs) -> Tensor:
         weights = {name: value.to(dtype) for name, value in function.layout.unflatten(vector).items()}
@@ -209,7 +209,7 @@ def log_posterior(
     function: NetworkFunction, X: Any, y: Any, kind: str, prior_precision: float, noise: Array | None
 ) -> Callable[[Tensor], Tensor]:
     """The log-posterior of weight vectors (c, D), up to a constant."""
-    rows, device = function.to_network(as_inputs(X)), function.parameter.device
+    rows, device = function.move_inputs(as_inputs(X)), function.first_parameter.device
     n = count_rows(rows)
     with torch.no_grad():
         zeros = function.unflatten(torch.zeros(1, function.layout.size, device=device))

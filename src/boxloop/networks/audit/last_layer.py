@@ -79,7 +79,7 @@ class LastLayerCheck:
     def concerns(self) -> tuple[Concern, ...]:
         """One."""
         reference = "exact posterior" if self.kind == "regression" else "Laplace approximation"
-        level, verdict, remedy = self._assess()
+        level, verdict, remedy = self._assess_agreement()
         why = (
             f"Relative to the {reference} given the features, the variance is {self.output_ratio:.2g} times as large "
             f"for outputs and {self.variance_ratio:.2g} times as large for weights. The covariance differs by "
@@ -110,7 +110,7 @@ class LastLayerCheck:
             ratio = self.std / self.exact_std
         return width_ratios(self.exact_std, ratio, ax, title=title)
 
-    def _assess(self) -> tuple[Level, str, str]:
+    def _assess_agreement(self) -> tuple[Level, str, str]:
         """Level, verdict and remedy. Outputs count first: weights that the data do not determine affect them little."""
         low, high = min(self.output_ratio, GOOD_FACTOR * self.variance_ratio), self.output_ratio
         rescale = "scale the covariance on validation rows, or average over windows (WindowAverage)"
@@ -171,7 +171,7 @@ def check_last_layer(component: Component, exact: LastLayerPosterior, X: Any, ki
     order, k = exact.last.order().argsort(), exact.last.n_outputs
     own = component.distribution.marginal(index.to(component.distribution.mean.device))
     (mean, covariance), (exact_mean, exact_covariance) = (
-        _moments(one, order, k, kind) for one in (own, exact.distribution)
+        _weight_moments(one, order, k, kind) for one in (own, exact.distribution)
     )
     phi = exact.features(X).double().cpu()
     gram = phi.mT @ phi / len(phi)
@@ -198,7 +198,9 @@ def check_last_layer(component: Component, exact: LastLayerPosterior, X: Any, ki
     )
 
 
-def _moments(distribution: WeightDistribution, order: Tensor, k: int, kind: str) -> tuple[Tensor, Tensor]:
+def _weight_moments(
+    distribution: WeightDistribution, order: Tensor, k: int, kind: str
+) -> tuple[Tensor, Tensor]:
     """Mean (k h,) and covariance of the weights, output by output, without the direction common to all classes."""
     own = distribution.to("cpu").map(Tensor.double).marginal(order)
     mean, covariance = own.mean, own.loadings @ own.loadings.mT + own.noise.diag()

@@ -72,7 +72,7 @@ class TrajectoryCheck:
     @property
     def concerns(self) -> tuple[Concern, ...]:
         """One about the effective sample size, one about drift."""
-        return (self._check_size(), self._check_drift())
+        return (self._assess_sample_size(), self._assess_drift())
 
     def table(self) -> Any:
         """A frame with one row per recorded weight that varied."""
@@ -92,7 +92,7 @@ class TrajectoryCheck:
         title = f"{self.n_vectors} vectors, effective sample size {self.median_ess:.0f}"
         return correlogram(self.autocorrelation, self.stride, self.median_ess, ax, title=title)
 
-    def _check_size(self) -> Concern:
+    def _assess_sample_size(self) -> Concern:
         what, n = "Effective sample size", self.median_ess
         why = (
             f"The {self.n_vectors} weight vectors have an effective sample size of {n:.0f} (median over weights; "
@@ -106,7 +106,7 @@ class TrajectoryCheck:
             return Concern("doubtful", what, why, f"train longer; observing every {time} steps loses nothing")
         return Concern("good", what, why)
 
-    def _check_drift(self) -> Concern:
+    def _assess_drift(self) -> Concern:
         largest = float(np.abs(self.drift_z).max())
         typical = float(np.median(np.abs(self.drift_std)))
         why = (
@@ -141,7 +141,7 @@ def check_trajectory(trace: WeightTrace, window: int = 1) -> TrajectoryCheck:
     if not varied.any():
         raise ValueError("All vectors are identical: none of the recorded weights has changed")
     series = np.ascontiguousarray(values[:, varied].T)
-    ess = np.array([_effective_size(one) for one in series])
+    ess = np.array([_effective_sample_size(one) for one in series])
     stride = max(1, trace.stride // window)
     half = series.shape[1] // 2
     first, last = series[:, :half], series[:, -half:]
@@ -165,7 +165,7 @@ def check_trajectory(trace: WeightTrace, window: int = 1) -> TrajectoryCheck:
 
 def _compare_halves(first: Array, last: Array) -> tuple[float, float]:
     """The difference of the means of two halves in standard errors, and its p-value."""
-    size = min(_effective_size(first), _effective_size(last))
+    size = min(_effective_sample_size(first), _effective_sample_size(last))
     m = int(np.clip(size // BLOCK_ESS, 2, MAX_BLOCKS))
     means = [half[len(half) % m :].reshape(m, -1).mean(1) for half in (first, last)]
     error = float(np.sqrt(sum(one.var(ddof=1) for one in means) / m))
@@ -174,7 +174,7 @@ def _compare_halves(first: Array, last: Array) -> tuple[float, float]:
     return float(z), float(2.0 * stats.t.sf(abs(z), 2 * m - 2))
 
 
-def _effective_size(series: Array) -> float:
+def _effective_sample_size(series: Array) -> float:
     """Effective sample size of a mean, at most the number of values, since the verdicts are about too few."""
     if np.ptp(series) == 0.0:
         return 1.0

@@ -74,10 +74,7 @@ class FactorEM:
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1, got {self.rank}")
-        refresh = 1 if self.refresh is None else self.refresh
-        StreamSettings(
-            self.schedule, self.warmup, self.variant, refresh, True, 0.0
-        )  # validates its arguments
+        StreamSettings(self.schedule, self.warmup, self.variant, self.refresh or 1, True, 0.0)  # checks them
 
     min_vectors = 2
     """Two, the fewest that have a variance."""
@@ -85,11 +82,7 @@ class FactorEM:
     def start(
         self, size: int, generator: Generator, dtype: torch.dtype, device: torch.device
     ) -> RunningFactors:
-        """A factor stream without observations.
-
-        Raises:
-            ValueError: the rank exceeds the size, or the dtype is neither float32 nor float64.
-        """
+        """A factor stream without observations."""
         refresh = self.refresh
         if refresh is None:
             fitting = QUEUE_BYTES // (size * dtype.itemsize)
@@ -114,29 +107,24 @@ class RunningFactors:
     """A factor stream whose warm-up lasts until the vectors differ."""
 
     def __init__(self, method: FactorEM, stream: FactorStream, warmup: int) -> None:
-        self.rank = method.rank
+        self.rank, self.count = method.rank, stream.count
         self._method, self._stream, self._warmup = method, stream, warmup
-
-    @property
-    def count(self) -> int:
-        """Number of vectors observed."""
-        return self._stream.count
 
     def observe(self, vector: Tensor) -> None:
         """Update the stream with one vector."""
-        if self._stream.count + 1 == self._warmup and self._method.variant == "exact":
+        if self.count + 1 == self._warmup and self._method.variant == "exact":
             self._extend_warmup(vector)
         self._stream.observe_checked(vector[None])
+        self.count += 1
 
     def distribution(self) -> WeightDistribution:
         """The stream's model, of rank below the number of vectors."""
-        count = self._stream.count
-        if count <= self._warmup:
+        if self.count <= self._warmup:
             state = self._stream.state()
             return WeightDistribution(state.mean, state.mean.new_zeros(len(state.mean), 0), state.square)
         model = self._stream.model()
         full = WeightDistribution(model.mean, model.loadings, model.noise.clamp(min=0.0))
-        return full.reduce_rank(min(self.rank, count - 1))
+        return full.reduce_rank(min(self.rank, self.count - 1))
 
     def state(self) -> StreamState:
         """A copy of the state."""
@@ -216,11 +204,7 @@ class FactorGradient:
     def start(
         self, size: int, generator: Generator, dtype: torch.dtype, device: torch.device
     ) -> RunningGradient:
-        """A gradient stream without observations.
-
-        Raises:
-            ValueError: the rank exceeds the size.
-        """
+        """A gradient stream without observations."""
         stream = GradientStream.start(
             *(size, self.rank, generator),
             learning_rate=self.learning_rate,
@@ -244,7 +228,7 @@ class RunningGradient:
     def __init__(self, method: FactorGradient, stream: GradientStream, units: WeightUnits) -> None:
         self.rank = method.rank
         self._method, self._stream, self._units = method, stream, units
-        self._inverse = _invert(units.scale)
+        self._inverse = _invert_scale(units.scale)
         self._gap = torch.empty_like(units.mean)
 
     @property
@@ -260,7 +244,7 @@ class RunningGradient:
         if self.count >= units.due or (
             units.due > self._method.warmup and bool((gap.abs() > MAX_STANDARDISED * units.scale).any())
         ):
-            self._change_units()
+            self._update_units()
         units.mean.add_(gap, alpha=step)
         self._stream.observe((vector - units.origin) * self._inverse)
 
@@ -277,16 +261,16 @@ class RunningGradient:
         """A copy of the state."""
         return GradientUnits(self._stream.state(), self._units.map(torch.clone))
 
-    def _change_units(self) -> None:
+    def _update_units(self) -> None:
         """Adopt the current standard deviations; the origin moves so that the stream's mean stays the same."""
         units = self._units
         standardised = (units.mean - units.origin).mul_(self._inverse)
         torch.sqrt(units.square, out=units.scale)
         torch.addcmul(units.mean, units.scale, standardised, value=-1.0, out=units.origin)
-        self._inverse = _invert(units.scale)
+        self._inverse = _invert_scale(units.scale)
         self._units = replace(units, due=2 * self.count)
 
 
-def _invert(scale: Tensor) -> Tensor:
+def _invert_scale(scale: Tensor) -> Tensor:
     """1 / scale, and 0 for a weight that has not varied."""
     return torch.where(scale > 0.0, scale.reciprocal(), 0.0)

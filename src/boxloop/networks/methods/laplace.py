@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from boxloop.data import check_choice, check_kind, share_memory
 from boxloop.loop import Iteration, run
 from boxloop.networks.distribution import Component, WeightDistribution
-from boxloop.networks.function import evaluating
+from boxloop.networks.function import evaluation_mode
 from boxloop.networks.inputs import as_inputs, count_rows, map_tensors, slice_rows
-from boxloop.networks.linear_regression import RegressionMoments, linear_regression, positive_values
+from boxloop.networks.linear_regression import RegressionMoments, check_positive, linear_regression
 from boxloop.networks.posterior import LAST, Layout
 from boxloop.networks.predictor import PredictivePosterior
 from boxloop.numeric import safe_cholesky, single_threaded
@@ -118,7 +118,7 @@ class LastLayer:
         inputs = map_tensors(
             as_inputs(X), lambda one: one.to(weight.device, weight.dtype if one.is_floating_point() else None)
         )
-        with evaluating(self.net):
+        with evaluation_mode(self.net):
             for start in range(0, count_rows(inputs), size):
                 part = slice_rows(inputs, start, start + size)
                 yield slice(start, start + count_rows(part)), self._record_features(part)
@@ -251,28 +251,28 @@ def last_layer_laplace(
             f"A last layer may have at most {MAX_WEIGHTS} weights here; this one has {last.layout.size}."
         )
     if prior_precision is not None:
-        positive_values("prior_precision", prior_precision, 1)
+        check_positive("prior_precision", prior_precision, 1)
     labels = y if isinstance(y, Tensor) else share_memory(np.asarray(y))
     phi = last.features(X).double()
     if len(labels) != len(phi):
         raise ValueError(f"X has {len(phi)} rows and y has {len(labels)}")
     if kind == "regression":
-        return _regression(last, phi, labels, prior_precision, noise, mode)
+        return _fit_regression(last, phi, labels, prior_precision, noise, mode)
     if noise is not None:
         raise ValueError("noise applies to regression only; leave it out for classification")
     if prior_precision is not None:
-        return _classification(last, phi, labels, float(prior_precision), mode)
+        return _fit_classification(last, phi, labels, float(prior_precision), mode)
     limit = math.log(MAX_PRECISION)
     best = minimize_scalar(
-        lambda log_alpha: -_classification(last, phi, labels, math.exp(log_alpha), True).log_evidence,
+        lambda log_alpha: -_fit_classification(last, phi, labels, math.exp(log_alpha), True).log_evidence,
         bounds=(-limit, limit),
         method="bounded",
         options={"xatol": 0.05},
     )
-    return _classification(last, phi, labels, math.exp(float(best.x)), mode)
+    return _fit_classification(last, phi, labels, math.exp(float(best.x)), mode)
 
 
-def _regression(
+def _fit_regression(
     last: LastLayer,
     phi: Tensor,
     labels: Tensor,
@@ -286,17 +286,17 @@ def _regression(
     if targets.shape[1] != k or not bool(targets.isfinite().all()):
         raise ValueError(f"y must hold {k} finite number(s) per row, as many as the network has outputs")
     moments = RegressionMoments.from_rows(phi, targets - last.offset()).to("cpu")
-    beta = None if noise is None else [value**-2 for value in positive_values("noise", noise, k)]
+    beta = None if noise is None else [value**-2 for value in check_positive("noise", noise, k)]
     exact, _ = linear_regression(moments, alpha, beta)
     mean = exact.mean if mode else last.weights()
     root = torch.block_diag(*(exact.root(j) for j in range(k)))
     evidence = float(exact.log_evidence.sum())
     return LastLayerPosterior(
-        last, _distribution(last, mean, root), exact.alpha, exact.beta.rsqrt(), evidence
+        last, _to_weight_distribution(last, mean, root), exact.alpha, exact.beta.rsqrt(), evidence
     )
 
 
-def _distribution(last: LastLayer, mean: Tensor, root: Tensor) -> WeightDistribution:
+def _to_weight_distribution(last: LastLayer, mean: Tensor, root: Tensor) -> WeightDistribution:
     """Mean (k, h) and root of the covariance in the order, dtype and device of the parameters."""
     order, weight = last.order(), last.layer.weight
     flat, rows = mean.reshape(-1).cpu()[order], root.cpu()[order]
@@ -367,7 +367,7 @@ class _SoftmaxRegression:
         return outcome.state
 
 
-def _classification(
+def _fit_classification(
     last: LastLayer, phi: Tensor, labels: Tensor, alpha: float, mode: bool
 ) -> LastLayerPosterior:
     """Laplace's approximation for a prior precision."""
@@ -388,4 +388,4 @@ def _classification(
     prior = 0.5 * len(lower) * math.log(alpha)
     evidence = float(problem.log_posterior(weights) - lower.diagonal().log().sum()) + prior
     precision = torch.full((k,), alpha, dtype=torch.float64)
-    return LastLayerPosterior(last, _distribution(last, weights, root), precision, None, evidence)
+    return LastLayerPosterior(last, _to_weight_distribution(last, weights, root), precision, None, evidence)
