@@ -35,8 +35,7 @@ MOMENT = Values("at least 0, with a finite square", lambda x: NOT_NEGATIVE.hold(
 NOISE = Values("positive, with a finite square", lambda x: POSITIVE.hold(x) and REAL.hold(x))
 """Noise of weights, whose squares are summed."""
 COUNT = Number(least=0)
-VECTORS = Number(least=1, most=2**31)
-"""Number of vectors in memory at the same time."""
+VECTORS = Number(least=1, most=2**31)  # number of vectors in memory at the same time
 STATES: dict[type, type] = {
     FactorEM: StreamState,
     FactorGradient: GradientUnits,

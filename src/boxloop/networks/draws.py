@@ -37,8 +37,7 @@ Array = NDArray[np.float64]
 
 MIN_ROWS = 64
 """Rows in a batch, where memory allows: below it, reading the weights costs more than using them."""
-REFRESH_ROWS = 256
-"""Rows in a batch for the statistics of BatchNorm, where all rows are one array."""
+REFRESH_ROWS = 256  # rows in a batch for the statistics of BatchNorm, where all rows are one array
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,13 +28,10 @@ from boxloop.networks.inputs import (
 if TYPE_CHECKING:
     from boxloop.networks.posterior import Layout
 
-Buffers = Mapping[str, Tensor]
-"""Buffers by name, with a leading axis of draws."""
+Buffers = Mapping[str, Tensor]  # buffers by name, with a leading axis of draws
 
-TRIAL_SIZE = 2
-"""Draws and rows of the trial before a prediction."""
-LIVE_TENSORS = 4
-"""Tensors of the size of a layer's output that exist at the same time."""
+TRIAL_SIZE = 2  # draws and rows of the trial before a prediction
+LIVE_TENSORS = 4  # tensors of the size of a layer's output that exist at the same time
 CPU_BYTES, GPU_BYTES = 2**24, 2**30
 """Default memory for draws that are evaluated together. On a CPU it is what the caches hold, beyond which a batch of
 draws is slower than single ones; on a GPU it leaves room for others."""

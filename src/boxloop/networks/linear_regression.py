@@ -47,11 +47,9 @@ ZERO_EIGENVALUE = 8.0 * EPS
 """Times the number of columns and the largest eigenvalue of XᵀX: smaller eigenvalues are rounding and count as zero."""
 SMALLEST, LARGEST = 1e-152, 1e152
 """Sizes of values whose squares, and sums of them, float64 represents accurately."""
-GRID_POINTS = 512
-"""At which the evidence is evaluated before its highest maximum is refined."""
+GRID_POINTS = 512  # at which the evidence is evaluated before its highest maximum is refined
 HALVINGS = 80
-MAX_LOG_RATIO = 30.0
-"""A ratio of exp(-MAX_LOG_RATIO) or less counts as zero."""
+MAX_LOG_RATIO = 30.0  # A ratio of exp(-MAX_LOG_RATIO) or less counts as zero
 ROUNDING = 4.0 * EPS
 """Noise variance, relative to the mean square of y, that sums of squares cannot distinguish from zero."""
 NEGLIGIBLE_NOISE = 1e-6

@@ -3,41 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, is_dataclass, replace
 from itertools import accumulate
 from numbers import Integral
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from boxloop.networks.distribution import Component, Method, WeightDistribution, warn
 from boxloop.networks.methods.factor import FactorEM, FactorGradient
 from boxloop.networks.methods.sample_moments import SWA, SWAG, FullCovariance
 from boxloop.networks.predictor import PredictivePosterior
+from boxloop.networks.train import fit as fit_posterior
 from boxloop.numeric import RandomState, generator as make_generator, pick_device, single_threaded, spawn
 from boxloop.persist import ModelFileError, load_tree, save_tree
 from boxloop.tree import Tree
 
-if TYPE_CHECKING:
-    from boxloop.networks.train import TrainingHistory
-
-LAST = "last"
-"""Selects the last module that has parameters of its own."""
-TRACED_WEIGHTS = 64
-"""Weights whose values are recorded."""
-TRACE_LENGTH = 8192
-"""Recorded vectors; at twice as many, every other one is dropped."""
-METHOD_NAMES = ("factor", "gradient", "swag", "swa", "full")
-"""Methods that can be chosen by name."""
+LAST = "last"  # selects the last module that has parameters of its own
+TRACED_WEIGHTS = 64  # weights whose values are recorded
+TRACE_LENGTH = 8192  # recorded vectors; at twice as many, every other one is dropped
+METHOD_NAMES = ("factor", "gradient", "swag", "swa", "full")  # methods that can be chosen by name
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 """Dtypes of running statistics; half precision cannot average."""
-ZERO_VARIANCE = 1e-30
-"""Largest variance that counts as zero."""
+ZERO_VARIANCE = 1e-30  # largest variance that counts as zero
 
 
 @dataclass(frozen=True)
@@ -267,7 +258,7 @@ class TraceRecorder:
         self._index = trace.index  # on the device of the vectors
         self._pending: list[Tensor] = []
 
-    def observe(self, vector: Tensor) -> None:
+    def record(self, vector: Tensor) -> None:
         """Record the selected weights of one vector (D,)."""
         if self.count % self._trace.stride == 0:
             self._index = self._index.to(vector.device)
@@ -436,9 +427,9 @@ class WeightPosterior(PredictivePosterior):
             try:
                 value = float(value)
             except (TypeError, ValueError, RuntimeError) as error:
-                got = (
-                    f"shape {tuple(value.shape)}, {value.dtype}" if isinstance(value, Tensor) else repr(value)
-                )
+                got = repr(value)
+                if isinstance(value, Tensor):
+                    got = f"shape {tuple(value.shape)}, {value.dtype}"
                 raise ValueError(f"loss must be one number, such as loss.mean(), got {got:.60}") from error
             if not math.isfinite(value):
                 return self.refuse(f"the loss is {value}")
@@ -448,7 +439,7 @@ class WeightPosterior(PredictivePosterior):
             remedy = "" if vector.dtype == torch.float64 else "; use dtype=torch.float64"
             return self.refuse(f"the squares of the weights overflow in {vector.dtype}{remedy}")
         self._estimate.observe(vector)
-        self._recorder.observe(vector)
+        self._recorder.record(vector)
         return True
 
     def refuse(self, reason: str) -> bool:
@@ -499,33 +490,7 @@ class WeightPosterior(PredictivePosterior):
         self.layout.write(self.net, self.mean() if vector is None else vector)
         return self
 
-    def fit(
-        self,
-        batches: Iterable[Any],
-        loss: Callable[[Any, Any], Tensor],
-        optimiser: Optimizer,
-        *,
-        epochs: int,
-        burn_in: int = 0,
-        every: int = 1,
-        scheduler: LRScheduler | None = None,
-        clip: float | None = None,
-        verbose: bool = False,
-        checkpoint: str | PathLike[str] | None = None,
-    ) -> TrainingHistory:
-        """Train the network and observe its weights: :func:`boxloop.networks.fit`."""
-        from boxloop.networks.train import fit
-
-        return fit(
-            *(self, batches, loss, optimiser),
-            epochs=epochs,
-            burn_in=burn_in,
-            every=every,
-            scheduler=scheduler,
-            clip=clip,
-            verbose=verbose,
-            checkpoint=checkpoint,
-        )
+    fit = fit_posterior
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write the state to a file, at any point of the trajectory: :func:`boxloop.networks.save_posterior`."""

@@ -37,8 +37,7 @@ Array = NDArray[np.float64]
 LOG_2PI = float(np.log(2.0 * np.pi))
 MAX_ITERATIONS = 200
 """Of the search for a quantile; at least half of them halve the bracket, which is the range of the centres."""
-BLOCK_VALUES = 2**20
-"""Centres that the search for quantiles processes together."""
+BLOCK_VALUES = 2**20  # centres that the search for quantiles processes together
 MIN_ROWS, MARGIN = 20, 0.05
 """Rows from which single outputs may be recognised as probabilities, and how close they come to 0 and 1."""
 

@@ -45,10 +45,8 @@ Kind = Literal["regression", "classification"]
 Array = NDArray[np.float64]
 Prediction = RegressionPrediction | ClassificationPrediction
 
-MIN_TUNING_ROWS = 8
-"""Rows below which tuning warns."""
-KEEP: Literal["net"] = "net"
-"""Value of ``refresh`` that keeps the BatchNorm statistics of the network."""
+MIN_TUNING_ROWS = 8  # rows below which tuning warns
+KEEP: Literal["net"] = "net"  # value of refresh that keeps the BatchNorm statistics of the network
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -359,15 +357,7 @@ class PredictivePosterior(SingleThreaded):
     ) -> Predictor:
         """A predictor that averages over networks drawn from the current distribution.
 
-        Args:
-            kind: ``"regression"`` or ``"classification"``.
-            draws: number of networks.
-            noise: standard deviation of observations around the output of a network, for regression;
-                :meth:`Predictor.estimate_noise` and :meth:`Predictor.tune` estimate it.
-            scale: factor of the covariance.
-            temperature: divides the logits.
-            refresh: inputs for the statistics of BatchNorm, if the network has it.
-            random_state: of the draws.
+        The arguments are those of :meth:`Predictor.from_posterior`.
         """
         return Predictor.from_posterior(
             *(self, kind, draws),

@@ -9,7 +9,7 @@ from numbers import Integral
 from operator import length_hint
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -19,17 +19,17 @@ from torch.utils.data import DataLoader
 
 from boxloop.fit import STATES, Follower, StepReport, Trainer, TrainPlan, TrainState
 from boxloop.loop import Progress, run
-from boxloop.networks.constraints import CLASSES
 from boxloop.networks.distribution import warn
 from boxloop.networks.inputs import map_tensors
-from boxloop.networks.posterior import WeightPosterior
 from boxloop.numeric import single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
 from boxloop.tree import from_tree, to_tree
 
-Loss = Callable[[Any, Any], Tensor]
-"""(predictions of the network, y) -> a scalar tensor."""
+if TYPE_CHECKING:
+    from boxloop.networks.posterior import WeightPosterior
+
+Loss = Callable[[Any, Any], Tensor]  # (predictions of the network, y) -> a scalar tensor
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,8 @@ def train(
         identity = _identify_run(trainer, observer, scheduler, batches)
         observers.append(CheckpointWriter(checkpoint, identity, seconds=10.0))
         if Path(checkpoint).exists():
+            from boxloop.networks.constraints import CLASSES
+
             resume = read_checkpoint(checkpoint, {**CLASSES, **STATES}, identity)
             trainer.restore(resume.state)
     modes = [(module, module.training) for module in net.modules()]
@@ -199,7 +201,12 @@ class UserBatches:
         device = next(self.net.parameters()).device
         for batch in islice(self.batches, start, None):
             if not isinstance(batch, tuple | list) or len(batch) != 2:
-                raise ValueError(f"A batch must be a pair (x, y), got {_describe_batch(batch)}")
+                got = f"a {type(batch).__name__}"
+                if isinstance(batch, Tensor):
+                    got = f"a tensor of shape {tuple(batch.shape)}"
+                elif isinstance(batch, tuple | list):
+                    got += f" of {len(batch)}"
+                raise ValueError(f"A batch must be a pair (x, y), got {got}")
             yield map_tensors(batch, lambda one: one.to(device, non_blocking=True))
 
 
@@ -229,7 +236,7 @@ class WeightObserver(Follower):
         """Restore the posteriors in place, as others hold references to them."""
         self.steps, states = state
         for posterior, own in zip(self.posteriors, states, strict=True):
-            vars(posterior).update(vars(WeightPosterior.restore(own, posterior.net, posterior.device)))
+            vars(posterior).update(vars(type(posterior).restore(own, posterior.net, posterior.device)))
 
     def describe(self, progress: Progress[TrainState]) -> str:
         """The text of the progress bar."""
@@ -280,9 +287,7 @@ class BufferBackup(Follower):
     """Buffers of the network, such as BatchNorm statistics, restored after a refused step."""
 
     def __init__(self, net: nn.Module) -> None:
-        self._owners = [
-            module for module in net.modules() if any(True for _ in module.buffers(recurse=False))
-        ]
+        self._owners = [module for module in net.modules() if next(module.buffers(False), None) is not None]
         self._before: list[Tensor] = []
 
     def _current_buffers(self) -> list[tuple[nn.Module, str, Tensor]]:
@@ -297,9 +302,8 @@ class BufferBackup(Follower):
     def before_step(self) -> None:
         """Copy the buffers, into memory that every step reuses."""
         values = [value for *_, value in self._current_buffers()]
-        if [(value.shape, value.dtype) for value in values] != [
-            (copy.shape, copy.dtype) for copy in self._before
-        ]:
+        own = [(value.shape, value.dtype) for value in values]
+        if own != [(copy.shape, copy.dtype) for copy in self._before]:
             self._before = [torch.empty_like(value) for value in values]
         if values:
             torch._foreach_copy_(self._before, values)
@@ -370,15 +374,11 @@ def _identify_run(
     trainer: Trainer[Any], observer: WeightObserver, scheduler: LRScheduler | None, batches: Iterable[Any]
 ) -> dict[str, Any]:
     """What identifies a training, for its checkpoint; learning rates as before the scheduler changed them."""
-    groups = [
-        {
-            key: value
-            for key, value in group.items()
-            if isinstance(value, int | float | str) and key != "initial_lr"
-        }
-        | {"lr": float(group.get("initial_lr", group["lr"]))}
-        for group in trainer.optimiser.param_groups  # type: ignore[union-attr]
-    ]
+    groups = []
+    for group in trainer.optimiser.param_groups:  # type: ignore[union-attr]
+        own = {key: value for key, value in group.items() if isinstance(value, int | float | str)}
+        own["lr"] = float(own.pop("initial_lr", group["lr"]))
+        groups.append(own)
     return {
         "optimiser": type(trainer.optimiser).__name__,
         "groups": groups,
@@ -391,9 +391,3 @@ def _identify_run(
         "every": observer.every,
         "clip": trainer.plan.clip,
     }
-
-
-def _describe_batch(batch: Any) -> str:
-    if isinstance(batch, Tensor):
-        return f"a tensor of shape {tuple(batch.shape)}"
-    return f"a {type(batch).__name__}" + (f" of {len(batch)}" if isinstance(batch, tuple | list) else "")

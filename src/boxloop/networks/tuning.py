@@ -39,17 +39,13 @@ Array = NDArray[np.float64]
 Profile = tuple[Array, Array, float]
 """At one scale: the best noise or temperature, the log score of every row, and the log prior."""
 
-SCALES = (0.0, *(2.0**power for power in range(-6, 7)))
-"""Default scales; 0 is the mean network alone."""
-LOG_SCALE_STD = math.log(10.0)
-"""Prior standard deviation of the logarithm of the scale."""
+SCALES = (0.0, *(2.0**power for power in range(-6, 7)))  # default scales; 0 is the mean network alone
+LOG_SCALE_STD = math.log(10.0)  # prior standard deviation of the logarithm of the scale
 MIN_SCALE = 2.0**-6
 """Scale below which the prior is constant: the epistemic standard deviation is an eighth of its value or less."""
-PRIOR_ROWS = 2
-"""Rows that the prior of the noise is worth."""
+PRIOR_ROWS = 2  # rows that the prior of the noise is worth
 MAX_LOG_TEMPERATURE = 7.0
-LOG_TEMPERATURE_STD = math.log(2.0)
-"""Prior standard deviation of the logarithm of the temperature."""
+LOG_TEMPERATURE_STD = math.log(2.0)  # prior standard deviation of the logarithm of the temperature
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -111,18 +107,11 @@ class Tuning:
     def table(self) -> Any:
         """A frame with one row per scale."""
         several = self.values.shape[1] > 1
-        own = {
-            f"{self.parameter}{f' {j}' if several else ''}": column for j, column in enumerate(self.values.T)
-        }
-        columns: dict[str, Any] = {
-            "scale": self.scales,
-            **own,
-            "log score": self.scores,
-            "s.e.": self.errors,
-            "log prior": self.log_priors,
-            "difference": self.differences,
-            "s.e. difference": self.difference_errors,
-        }
+        columns: dict[str, Any] = {"scale": self.scales}
+        for j, column in enumerate(self.values.T):
+            columns[f"{self.parameter} {j}" if several else self.parameter] = column
+        columns |= {"log score": self.scores, "s.e.": self.errors, "log prior": self.log_priors}
+        columns |= {"difference": self.differences, "s.e. difference": self.difference_errors}
         return make_frame(columns)
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -242,12 +231,8 @@ def _summarise_profiles(
 def find_best_noise(centres: Array, weight: Array, y: Array, row_weight: Array | None = None) -> Profile:
     r"""The noise of highest posterior density for each output, with the log score of the rows and the log prior.
 
-    .. math:: \max_\sigma \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
-              - \sum_j \Bigl(2 \log \sigma_j + \frac{r_j^2}{\sigma_j^2}\Bigr), \qquad
-              r_j^2 = \frac1n \sum_r \bigl(y_{rj} - \bar f_j(x_r)\bigr)^2
-
-    times :math:`\sqrt{(n + 2) / n}`, which makes it the standard deviation of a Student distribution with n + 2 degrees
-    of freedom: of a new row, where the noise is known from so few rows.
+    The noise is multiplied by :math:`\sqrt{(n + 2) / n}`, which makes it the standard deviation of a Student
+    distribution with n + 2 degrees of freedom: of a new row, where the noise is known from so few rows.
     """
     residual = np.sqrt(np.average((y - np.tensordot(weight, centres, 1)) ** 2, axis=0, weights=row_weight))
     if not np.isfinite(residual).all():

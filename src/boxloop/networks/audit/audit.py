@@ -49,18 +49,14 @@ Array = NDArray[np.float64]
 Scores = RegressionScores | ClassificationScores
 Check = TypeVar("Check")
 
-WIDTH = 100
-"""Columns of the printed audit."""
+WIDTH = 100  # columns of the printed audit
 DEFAULT_CHAINS, MAX_WEIGHTS, MAX_WORK = 16, 500, 300_000
 """Number of chains, and the weights and weights times rows up to which they run by default."""
 
 LEVELS = (0.5, 0.8, 0.95)
-RATE = 0.01
-"""False-alarm rate of the tests of coverage and calibration."""
-SIGNIFICANT = 2.0
-"""Standard errors from which a difference of scores counts."""
-LARGE_GAP = 0.05
-"""Difference between nominal and observed probability that is bad."""
+RATE = 0.01  # false-alarm rate of the tests of coverage and calibration
+SIGNIFICANT = 2.0  # standard errors from which a difference of scores counts
+LARGE_GAP = 0.05  # difference between nominal and observed probability that is bad
 
 
 @dataclass(frozen=True)

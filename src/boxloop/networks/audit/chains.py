@@ -28,22 +28,19 @@ from boxloop.sample import HMC, SampleWarning, diagnose, sample_density
 
 Array = NDArray[np.float64]
 
-JACOBIAN_ROWS = 256
-"""Rows whose Jacobians are computed at once."""
+JACOBIAN_ROWS = 256  # rows whose Jacobians are computed at once
 TEST_ROWS, MONITORED = 100, 24
 """Test rows that are predicted, and predictions whose convergence is monitored."""
 TUNING_LENGTH, MAX_LENGTH, LEAPFROG_STEPS = 0.5, 1.6, 32
 """Lengths of trajectories while the step is tuned and afterwards, in standard deviations of Laplace's approximation,
 and most leapfrog steps."""
-WARMUP, DISCARDED = 150, 50
-"""Warm-up steps of each chain, and steps after them that are discarded too."""
+WARMUP, DISCARDED = 150, 50  # warm-up steps of each chain, and steps after them that are discarded too
 MAX_R_HAT, MIN_ESS = 1.2, 25.0
 """Limits of R-hat and effective draws of predictions. Chains within them determine a standard deviation to some tens of
 per cent, while the verdicts are about factors of two."""
 GOOD_FACTOR, BAD_FACTOR = 2.0, 4.0
 """Factors between standard deviations, or variances, that are good up to the first and bad from the second."""
-GOOD_DISTANCE, BAD_DISTANCE = 0.5, 1.5
-"""Distances between means, in standard deviations, likewise."""
+GOOD_DISTANCE, BAD_DISTANCE = 0.5, 1.5  # distances between means, in standard deviations, likewise
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,7 @@ MAX_SHAPE_ERROR = 0.5
 """Relative error of a covariance of the right trace up to which its shape counts as right."""
 MAX_WEIGHTS, MAX_WASSERSTEIN = 2048, 1024
 """Weights up to which covariances are compared, and up to which the Wasserstein distance is computed."""
-ROUNDING = 1e-12
-"""Variance, relative to the largest, that counts as zero."""
+ROUNDING = 1e-12  # variance, relative to the largest, that counts as zero
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-MIN_VECTORS = 16
-"""Recorded vectors below which nothing can be estimated."""
+MIN_VECTORS = 16  # recorded vectors below which nothing can be estimated
 FEW, ENOUGH, PLENTY = 10, 100, 400
 """Effective sample sizes that determine a variance to 45%, 14% and 7%: the root of 2 / n."""
 SPARSE = 0.1
 """Effective share of the vectors below which the check is doubtful, unless there are plenty."""
-RATE = 0.01
-"""False-alarm rate of the test of drift."""
+RATE = 0.01  # false-alarm rate of the test of drift
 BLOCK_ESS, MAX_BLOCKS = 3.0, 16
 """Effective vectors per block of a half, at least, and most blocks per half."""
 LARGE_SHIFT = 1.0

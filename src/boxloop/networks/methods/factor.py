@@ -25,12 +25,10 @@ from boxloop.fit import FactorStream, GradientState, GradientStream, StreamSetti
 from boxloop.networks.distribution import WeightDistribution
 from boxloop.tree import Tree
 
-UNIFORM = Power(1.0)
-"""Step sizes 1/t: all vectors have the same weight."""
+UNIFORM = Power(1.0)  # step sizes 1/t: all vectors have the same weight
 VECTORS_PER_PASS, QUEUE_BYTES = 16, 1 << 31
 """Vectors that share a pass by default, and the memory that vectors waiting for it may take."""
-MAX_STANDARDISED = 10.0
-"""Standardised weight beyond which the units are recomputed."""
+MAX_STANDARDISED = 10.0  # standardised weight beyond which the units are recomputed
 
 
 @dataclass(frozen=True)

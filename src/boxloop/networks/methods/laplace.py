@@ -34,12 +34,9 @@ from boxloop.numeric import safe_cholesky, single_threaded
 
 Kind = Literal["regression", "classification"]
 
-CHUNK = 4096
-"""Rows evaluated by the network at once."""
-MAX_WEIGHTS = 4096
-"""Largest number of weights of the last layer, since the covariance is full."""
-MAX_ITERATIONS = 200
-"""Of Newton's method; five to ten are usual."""
+CHUNK = 4096  # rows evaluated by the network at once
+MAX_WEIGHTS = 4096  # largest number of weights of the last layer, since the covariance is full
+MAX_ITERATIONS = 200  # of Newton's method; five to ten are usual
 MAX_PRECISION = 1e4
 """Largest prior precision that the evidence may choose for classes; the smallest is its reciprocal."""
 TOLERANCE = 1e-12

@@ -22,8 +22,7 @@ from boxloop.networks.distribution import WeightDistribution
 from boxloop.numeric import column_signs
 from boxloop.tree import Tree
 
-MAX_WEIGHTS = 4096
-"""Largest D of a full covariance, which is D x D."""
+MAX_WEIGHTS = 4096  # largest D of a full covariance, which is D x D
 
 
 @dataclass(frozen=True)
