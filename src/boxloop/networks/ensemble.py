@@ -97,11 +97,7 @@ class MultiPosterior(PredictivePosterior):
         )
 
     def draw(self, n: int, random_state: RandomState = None) -> Tensor:
-        """Draw n weight vectors, (n, D), each from a component chosen by its weight.
-
-        Raises:
-            ValueError: the networks have different numbers of weights.
-        """
+        """Draw n weight vectors, (n, D), each from a component chosen by its weight; all networks have D weights."""
         components = self.components()
         if len({one.distribution.size for one in components}) > 1:
             sizes = ", ".join(str(one.distribution.size) for one in components)

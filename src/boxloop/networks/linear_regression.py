@@ -1,12 +1,8 @@
 r"""Bayesian linear regression, exact, from sums over rows (Brownlie, 2021, section 2.2).
 
-.. math:: p(\theta \mid X, y) = N(m, S), \qquad S^{-1} = A = \alpha I + \beta X^\top X, \qquad
-          m = A^{-1} b, \quad b = \beta X^\top y
-
-(eq. 2.11 to 2.14) for a prior :math:`N(0, \alpha^{-1} I)` and noise of variance :math:`\beta^{-1}`. Only
-:math:`X^\top X`, :math:`X^\top y`, :math:`y^\top y` and n are needed, so rows are read once, in any number of pieces;
-one eigendecomposition then gives m, S and the evidence for every alpha and beta. Directions in which the rows do not
-vary keep their prior, so fewer rows than columns, or collinear columns, are no problem.
+Only :math:`X^\top X`, :math:`X^\top y`, :math:`y^\top y` and n are needed, so rows are read once, in any number of
+pieces; one eigendecomposition then gives the posterior and the evidence for every alpha and beta. Directions in which
+the rows do not vary keep their prior, so fewer rows than columns, or collinear columns, are no problem.
 
 The evidence is computed along the axes of the inputs. Let :math:`X = U \Lambda^{1/2} V^\top` have rank r. Under the
 model :math:`y = X \theta + \epsilon` the numbers :math:`z = U^\top y` are independent, and the remaining n - r
@@ -30,14 +26,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from boxloop.data import (
-    MOMENT_COLUMNS,
-    MomentSummary,
-    check_count,
-    check_kind,
-    check_source,
-    summarise_moments,
-)
+from boxloop.data import MOMENT_COLUMNS, check_count, check_kind, check_source, summarise_moments
 from boxloop.numeric import gram, normal, single_threaded
 from boxloop.tree import Tree
 from boxloop.types import Source
@@ -138,9 +127,6 @@ def regression_moments(
 
     Returns:
         The sums, and the origin and scale.
-
-    Raises:
-        ValueError: a missing value, or too many columns.
     """
     check_source(source, "source")
     if check_count(n_targets, "n_targets") >= source.n_columns:
@@ -162,29 +148,19 @@ def regression_moments(
             raise ValueError(
                 f"Column {name!r} has values {extent}, whose squares float64 cannot represent: rescale it."
             )
-    return _standardise_moments(summary, source.n_columns - n_targets, centred, scaled)
-
-
-def _standardise_moments(
-    summary: MomentSummary, d: int, centred: bool, scaled: bool
-) -> tuple[RegressionMoments, Centre]:
-    frame = summary.frame
-    unit = torch.cat(
-        [frame.scale[:d] if scaled else torch.ones_like(frame.scale[:d]), torch.ones_like(frame.scale[d:])]
-    )
+    d = source.n_columns - n_targets
+    unit = torch.ones_like(frame.scale)
+    if scaled:
+        unit[:d] = frame.scale[:d]
     factor = summary.scale / unit
     second = factor[:, None] * summary.covariance * factor
+    origin = frame.origin if centred else torch.zeros_like(frame.origin)
     if not centred:
         mean = frame.origin / unit
         second = second + mean[:, None] * mean
     second = second * summary.weight
-    moments = RegressionMoments(
-        second[:d, :d],
-        second[:d, d:],
-        second.diagonal()[d:].clamp(min=0.0),
-        second.new_tensor(summary.weight),
-    )
-    origin = frame.origin if centred else torch.zeros_like(frame.origin)
+    squares, weight = second.diagonal()[d:].clamp(min=0.0), second.new_tensor(summary.weight)
+    moments = RegressionMoments(second[:d, :d], second[:d, d:], squares, weight)
     return moments.to("cpu"), Centre(origin[:d], unit[:d], origin[d:], centred).to("cpu")
 
 
@@ -279,7 +255,7 @@ def linear_regression(
 
     .. math:: p(\theta \mid X, y) = N(m, S), \qquad S^{-1} = \alpha I + \beta X^\top X, \qquad m = \beta S X^\top y
 
-    Brownlie (2021), eq. 2.11 to 2.14.
+    for a prior :math:`N(0, \alpha^{-1} I)` and noise of variance :math:`\beta^{-1}`: Brownlie (2021), eq. 2.11 to 2.14.
 
     Args:
         moments: sums over rows; they are solved on the CPU.

@@ -62,11 +62,6 @@ class Layout:
             net: any module.
             parameters: names of parameters or modules; ``"last"`` is the last module with parameters of its own; None
                 is all trainable parameters.
-
-        Raises:
-            TypeError: ``net`` is not a module.
-            ValueError: a name that the network does not have; no trainable parameter; a complex or uninitialised
-                parameter; a wrapper whose network cannot be evaluated with other weights.
         """
         if not isinstance(net, nn.Module):
             raise TypeError(f"net must be a torch.nn.Module, got a {type(net).__name__}")
@@ -112,11 +107,7 @@ class Layout:
         return {name: slice(end - n, end) for name, end, n in zip(self.names, ends, self.sizes, strict=True)}
 
     def read(self, net: nn.Module, out: Tensor) -> Tensor:
-        """Copy the parameters of a network into ``out``, (D,), in its dtype and on its device.
-
-        Raises:
-            ValueError: a parameter is missing, has another shape, or is on the meta device.
-        """
+        """Copy the parameters of a network into ``out``, (D,), in its dtype and on its device."""
         values = self._find_parameters(net)
         if all(value.dtype == out.dtype and value.device == out.device for value in values):
             return torch.cat([value.detach().reshape(-1) for value in values], out=out)
@@ -126,11 +117,7 @@ class Layout:
 
     @torch.no_grad()
     def write(self, net: nn.Module, vector: Tensor) -> None:
-        """Set the parameters of a network, in place, to a vector (D,).
-
-        Raises:
-            ValueError: not a vector of D numbers; the network is unchanged.
-        """
+        """Set the parameters of a network, in place, to a vector (D,)."""
         if not isinstance(vector, Tensor) or tuple(vector.shape) != (self.size,):
             got = tuple(vector.shape) if isinstance(vector, Tensor) else f"a {type(vector).__name__}"
             raise ValueError(f"vector must be one tensor of shape ({self.size},), got {got}")
@@ -373,9 +360,6 @@ class WeightPosterior(PredictivePosterior):
             state: from :meth:`state`.
             net: the network, or another with the same parameters; its weights are not changed.
             device: of the running statistics; None is that of the first parameter.
-
-        Raises:
-            ValueError: a parameter is missing or has another shape.
         """
         self = cls.__new__(cls)
         self.net, self.layout, self.method = net, state.layout, state.method
@@ -452,9 +436,6 @@ class WeightPosterior(PredictivePosterior):
         """The estimated distribution of the weights.
 
         Warns if its rank is lower than that of the method, or if its variance is zero.
-
-        Raises:
-            ValueError: too few vectors were observed.
         """
         required, count = self.method.min_vectors, self.count
         if count < required:

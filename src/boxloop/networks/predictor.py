@@ -264,9 +264,6 @@ class Predictor(SingleThreaded):
 
         Warns:
             WeightWarning: the best scale is the largest tried, or there are fewer than 8 rows.
-
-        Raises:
-            ValueError: outputs that are not finite at any scale.
         """
         rows = as_inputs(X)
         n, scored = count_rows(rows), self.kind == "classification" or self.noise is not None

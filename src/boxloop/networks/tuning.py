@@ -1,15 +1,9 @@
 r"""The scale of the covariance, with noise or temperature, by the log score of held-out rows.
 
-.. math:: \max_{c,\,\sigma}\; \sum_{r=1}^n \log \sum_i w_i \prod_j N(y_{rj}; f_{ij}(x_r), \sigma_j^2)
-          + \log p(c) + \log p(\sigma), \qquad
-          \max_{c,\,T}\; \sum_{r=1}^n \log \sum_i w_i\, \mathrm{softmax}(f_i(x_r) / T)_{y_r}
-          + \log p(c) + \log p(T)
-
-where the draws i have covariance :math:`c\,\Sigma`. They use the same random numbers for all c, so the curve is smooth;
-at each c, noise or temperature is optimal.
-
-The priors are weak and do not grow with n: :math:`\log_{10} c \sim N(0, 1)`, :math:`\log_2 T \sim N(0, 1)`, and for the
-noise two further rows whose residuals are those of the mean network on average. Without them a few dozen rows overfit:
+The draws use the same random numbers for all scales c, so the curve is smooth; at each c, noise or temperature is
+optimal. The objective is in :meth:`~boxloop.networks.Predictor.tune`. Its priors are weak and do not grow with n:
+:math:`\log_{10} c \sim N(0, 1)`, :math:`\log_2 T \sim N(0, 1)`, and for the noise two further rows whose residuals are
+those of the mean network on average. Without them a few dozen rows overfit:
 only rows of different epistemic variance separate it from noise, a mixture of narrow components near the held-out rows
 has the best score of all on these rows and the worst on others, and a dozen correctly classified rows prefer a
 temperature of zero. The priors outweigh a dozen rows and are negligible beside a thousand.

@@ -171,14 +171,10 @@ def audit(
     r"""Compare a distribution over weights with the posterior, and test its predictions.
 
     Iterates of an optimiser are draws from a posterior under special conditions only (Mandt, Hoffman and Blei 2017;
-    Brownlie 2021, section 6.1). The audit therefore checks
-
-    - the effective sample size of the trajectory, and whether it drifts;
-    - the last layer against its posterior given the features of the mean network (exact for regression, Laplace's
-      approximation for classes);
-    - predictions against those of Hamiltonian Monte Carlo over all weights, if the network is small;
-    - the weight decay against that of the prior;
-    - log score and calibration of predictions for held-out rows, beside those of the mean network.
+    Brownlie 2021, section 6.1). The audit therefore checks effective sample size and drift of the trajectory; the last
+    layer against its posterior given the features of the mean network (exact for regression, Laplace's approximation
+    for classes); predictions of small networks against Hamiltonian Monte Carlo over all weights; the weight decay
+    against that of the prior; and log score and calibration on held-out rows, beside those of the mean network.
 
     The tests of drift, coverage and calibration have a false-alarm rate of 1%. The other limits between good, doubtful
     and bad, such as factors of 2 and 4 between variances, are conventions.
@@ -211,15 +207,10 @@ def audit(
         >>> draws = torch.Generator().manual_seed(0)
         >>> x = torch.randn(300, 2, generator=draws)
         >>> y = x @ torch.tensor([[1.0], [-2.0]]) + 0.5 * torch.randn(300, 1, generator=draws)
-        >>> net = torch.nn.Linear(2, 1)
-        >>> optimiser = torch.optim.SGD(net.parameters(), lr=0.01)
-        >>> posterior = WeightPosterior(net, "full", random_state=0)
-        >>> for step in range(1500):
-        ...     batch = torch.randint(200, (20,), generator=draws)
-        ...     loss = (net(x[batch]) - y[batch]).square().mean()
-        ...     optimiser.zero_grad(); loss.backward(); optimiser.step()
-        ...     if step >= 500:
-        ...         _ = posterior.observe(loss)
+        >>> posterior = WeightPosterior(torch.nn.Linear(2, 1), "full", random_state=0)
+        >>> optimiser = torch.optim.SGD(posterior.net.parameters(), lr=0.01)
+        >>> batches = [(x[i : i + 20], y[i : i + 20]) for i in range(0, 200, 20)]
+        >>> _ = posterior.fit(batches, torch.nn.functional.mse_loss, optimiser, epochs=150, burn_in=50)
         >>> result = audit(posterior, x[:200], y[:200], x[200:], y[200:], kind="regression", chains=0)
         >>> result.level, result.concerns[0].what
         ('bad', 'Last layer')

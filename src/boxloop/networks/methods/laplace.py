@@ -1,13 +1,11 @@
 r"""The posterior of the last layer given its inputs: exact for regression, Laplace's approximation for classification.
 
-With fixed features :math:`\phi(x)` the outputs :math:`W \phi(x)` are linear in the weights W of the last layer. Under
-a prior :math:`N(0, \alpha^{-1} I)`, regression with Gaussian noise is Bayesian linear regression (Brownlie, 2021,
+With fixed features :math:`\phi(x)` regression with Gaussian noise is Bayesian linear regression (Brownlie, 2021,
 section 2.2). For classes the log-posterior is concave, with
 
 .. math:: -\nabla^2 \log p(W \mid y) = \alpha I + \sum_n (\mathrm{diag}(p_n) - p_n p_n^\top) \otimes \phi_n \phi_n^\top
 
-whatever the labels: Hessian, Fisher information and Gauss-Newton matrix agree. Laplace's approximation is the Gaussian
-with this precision at the mode, which Newton's method finds (MacKay, 1992; Daxberger et al., 2021).
+whatever the labels: Hessian, Fisher information and Gauss-Newton matrix agree.
 """
 
 from __future__ import annotations
@@ -66,11 +64,7 @@ class LastLayer:
 
     @classmethod
     def from_network(cls, net: nn.Module) -> LastLayer:
-        """The last layer of a network.
-
-        Raises:
-            ValueError: the last module with parameters is not an ``nn.Linear``, or its weights are frozen.
-        """
+        """The last layer of a network."""
         layout = Layout.from_network(net, LAST)
         trained = {id(net.get_parameter(name)) for name in layout.names}
         owners = [module for module in net.modules() if next(module.parameters(False), None) is not None]
@@ -229,9 +223,6 @@ def last_layer_laplace(
     Returns:
         :class:`LastLayerPosterior`.
 
-    Raises:
-        ValueError: no linear layer at the end, more than 4096 weights in it, or labels of the wrong shape.
-
     Example:
         >>> import torch
         >>> net = torch.nn.Linear(1, 1).double()
@@ -372,12 +363,10 @@ def _fit_classification(
     if k < 2:
         raise ValueError("Classification needs one output per class: two outputs for two classes.")
     target = labels.to(phi.device).reshape(-1)
-    if target.is_floating_point() and not bool((target == target.round()).all()):
+    whole = not target.is_floating_point() or bool((target == target.round()).all())
+    if not whole or bool((target < 0).any()) or bool((target >= k).any()):
         raise ValueError(f"y must hold class numbers from 0 to {k - 1}")
-    target = target.long()
-    if bool((target < 0).any()) or bool((target >= k).any()):
-        raise ValueError(f"y must hold class numbers from 0 to {k - 1}")
-    problem = _SoftmaxRegression(phi, target, last.offset(), alpha)
+    problem = _SoftmaxRegression(phi, target.long(), last.offset(), alpha)
     weights = problem.find_mode(last.weights()) if mode else last.weights()
     lower = safe_cholesky(problem.precision(weights), "precision of the last layer")
     eye = torch.eye(len(lower), dtype=lower.dtype, device=lower.device)

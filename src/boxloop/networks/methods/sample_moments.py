@@ -200,11 +200,7 @@ class FullCovariance:
     def start(
         self, size: int, generator: Generator, dtype: torch.dtype, device: torch.device
     ) -> RunningCovariance:
-        """A running covariance without observations.
-
-        Raises:
-            ValueError: more than 4096 weights.
-        """
+        """A running covariance without observations."""
         if size > MAX_WEIGHTS:
             raise ValueError(
                 f"A full covariance supports at most {MAX_WEIGHTS} weights; there are {size}. Use method='factor' or "

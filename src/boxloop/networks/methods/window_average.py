@@ -37,8 +37,8 @@ def window_length(n_rows: int, batch_size: int, replacement: bool = False) -> in
 
     .. math:: T = N / S \ \text{(rows drawn with replacement)}, \qquad T = N / (2 S) \ \text{(reshuffled epochs)}
 
-    The theory assumes a quadratic loss (Mandt, Hoffman and Blei, 2017, section 5). A network does not guarantee its
-    conditions:
+    The theory assumes a quadratic loss (Mandt, Hoffman and Blei, 2017, section 5), and conditions that a network does
+    not guarantee:
 
     - a constant learning rate, at which even the slowest direction decorrelates well within a window:
       :math:`\epsilon \lambda_{\min}(A) T \gg 1`. Otherwise the variance in that direction is arbitrary.
@@ -57,9 +57,6 @@ def window_length(n_rows: int, batch_size: int, replacement: bool = False) -> in
 
     Returns:
         T, at least 1.
-
-    Raises:
-        ValueError: a batch of all rows, without replacement: its gradient has no noise.
 
     Example:
         >>> window_length(1000, 10), window_length(1000, 10, replacement=True)
