@@ -251,18 +251,15 @@ class SchedulerStep(Follower):
         self.scheduler = scheduler
 
     def after_epoch(self, loss: float) -> None:
-        """Step the scheduler."""
         if isinstance(self.scheduler, ReduceLROnPlateau):
             self.scheduler.step(loss)
         elif self.scheduler is not None:
             self.scheduler.step()
 
     def state(self) -> Any:
-        """The state of the scheduler."""
         return None if self.scheduler is None else to_tree(self.scheduler.state_dict())
 
     def restore(self, state: Any) -> None:
-        """Restore the scheduler."""
         if self.scheduler is not None and state is not None:
             self.scheduler.load_state_dict(from_tree(state))
 
@@ -274,11 +271,9 @@ class LoaderGenerator(Follower):
         self.generator: Generator | None = batches.generator if isinstance(batches, DataLoader) else None
 
     def state(self) -> Any:
-        """The state of the generator."""
         return None if self.generator is None else self.generator.get_state()
 
     def restore(self, state: Any) -> None:
-        """Restore the generator."""
         if self.generator is not None and state is not None:
             self.generator.set_state(state)
 
@@ -309,17 +304,14 @@ class BufferBackup(Follower):
             torch._foreach_copy_(self._before, values)
 
     def after_step(self, step: StepReport) -> None:
-        """Restore the buffers if the step was refused."""
         if step.refusal is not None:
             self.restore(tuple(self._before))
 
     def state(self) -> Any:
-        """Copies of the buffers."""
         return tuple(value.clone() for *_, value in self._current_buffers())
 
     @torch.no_grad()
     def restore(self, state: Any) -> None:
-        """Restore the buffers in place."""
         for (owner, name, value), before in zip(self._current_buffers(), state, strict=True):
             setattr(owner, name, value.copy_(before))
 

@@ -109,7 +109,6 @@ class RunningFactors:
         self._method, self._stream, self._warmup = method, stream, warmup
 
     def observe(self, vector: Tensor) -> None:
-        """Update the stream with one vector."""
         if self.count + 1 == self._warmup and self._method.variant == "exact":
             self._extend_warmup(vector)
         self._stream.observe_checked(vector[None])
@@ -125,7 +124,6 @@ class RunningFactors:
         return full.reduce_rank(min(self.rank, self.count - 1))
 
     def state(self) -> StreamState:
-        """A copy of the state."""
         return self._stream.state()
 
     def _extend_warmup(self, vector: Tensor) -> None:
@@ -256,7 +254,6 @@ class RunningGradient:
         return full.reduce_rank(min(self.rank, self.count - 1))
 
     def state(self) -> GradientUnits:
-        """A copy of the state."""
         return GradientUnits(self._stream.state(), self._units.map(torch.clone))
 
     def _update_units(self) -> None:

@@ -65,16 +65,13 @@ class RunningMean:
         self._mean, self.count, self.rank = state.mean, state.count, 0
 
     def observe(self, vector: Tensor) -> None:
-        """Update the mean."""
         self.count += 1
         self._mean.lerp_(vector, 1.0 / self.count)
 
     def distribution(self) -> WeightDistribution:
-        """A point mass at the mean."""
         return WeightDistribution.point(self._mean.clone())
 
     def state(self) -> MeanState:
-        """A copy of the state."""
         return MeanState(self._mean.clone(), self.count)
 
 
@@ -163,7 +160,6 @@ class RunningSwag:
         return WeightDistribution(self._mean.clone(), loadings, 0.5 * self._square.clamp(min=self._floor))
 
     def state(self) -> SwagState:
-        """A copy of the state."""
         parts = (self._mean.clone(), self._square.clone(), self._rows.clone())
         return SwagState(*parts, self.count, self._floor)
 
@@ -241,5 +237,4 @@ class RunningCovariance:
         return WeightDistribution(self._mean.clone(), self._root.clone(), torch.zeros_like(self._mean))
 
     def state(self) -> FullState:
-        """A copy of the state."""
         return FullState(self._mean.clone(), self._scatter.clone(), self.count)

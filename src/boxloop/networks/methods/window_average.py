@@ -175,5 +175,4 @@ class RunningWindows:
         return self._inner.distribution()
 
     def state(self) -> WindowState:
-        """A copy of the state."""
         return WindowState(self._mean.clone(), self._filled, self.count, self._inner.state())
