@@ -116,13 +116,13 @@ class NetworkFunction:
 
         def evaluate(weights: Buffers, buffers: Buffers) -> Tensor:
             outputs = functional_call(self.net, {**constants, **weights, **buffers}, (rows,))
-            if not isinstance(outputs, Tensor) or outputs.ndim == 0 or len(outputs) != n:
-                is_tensor = isinstance(outputs, Tensor)
-                got = f"shape {tuple(outputs.shape)}" if is_tensor else f"a {type(outputs).__name__}"
-                raise ValueError(
-                    f"The network must return one tensor with {n} rows, one per input row; got {got}"
-                )
-            return outputs
+            if isinstance(outputs, Tensor) and outputs.ndim and len(outputs) == n:
+                return outputs
+            is_tensor = isinstance(outputs, Tensor)
+            got = f"shape {tuple(outputs.shape)}" if is_tensor else f"a {type(outputs).__name__}"
+            raise ValueError(
+                f"The network must return one tensor with {n} rows, one per input row; got {got}"
+            )
 
         constants, n = self.get_constants(), count_rows(rows)
         if use_vmap:

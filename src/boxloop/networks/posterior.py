@@ -500,10 +500,7 @@ def save_posterior(path: str | PathLike[str], posterior: WeightPosterior) -> Non
 
     Args:
         path: the file; it is replaced as a whole or not at all.
-        posterior: at any point of a trajectory.
-
-    Raises:
-        ModelFileError: the method is not one of this library, or a schedule is not a ``Power``.
+        posterior: at any point of a trajectory; its method is one of this library, with a ``Power`` as schedule.
     """
     save_tree(path, posterior.state())
 
@@ -514,15 +511,12 @@ def load_posterior(
     """Read a posterior, to observe further weights or to predict.
 
     Args:
-        path: a file of :func:`save_posterior`; nothing in it is executed.
+        path: a file of :func:`save_posterior`; nothing in it is executed. A ModelFileError says what is wrong with it.
         net: the network that was observed, or another with parameters of the same names and shapes.
         device: of the running statistics; None is that of the first parameter.
 
     Returns:
         The posterior. On the same device, further observations give identical results bit for bit.
-
-    Raises:
-        ModelFileError: the file is damaged or of another kind, or the network lacks a parameter of that shape.
 
     Example:
         >>> import torch

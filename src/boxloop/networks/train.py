@@ -69,9 +69,9 @@ def fit(
     .. math:: \theta_t = \mathrm{step}\bigl(\theta_{t-1}, \nabla \ell(f_\theta(x_t), y_t)\bigr), \qquad
         \text{observed when } t - t_0 = m, 2m, 3m, \dots
 
-    where :math:`t_0` is the last step of the ``burn_in`` epochs and m is ``every``. The network is in training mode
-    during the training, and in its previous mode afterwards. A step whose loss or gradient is not finite is refused: it
-    changes neither weights nor statistics of BatchNorm, and an observation due after it is refused too.
+    where :math:`t_0` is the last step of the ``burn_in`` epochs and m is ``every``. A step whose loss or gradient is
+    not finite is refused: it changes neither weights nor statistics of BatchNorm, and an observation due after it is
+    refused too; ten consecutive refusals end the training with a FloatingPointError.
 
     A checkpoint holds network, optimiser, scheduler and posterior after complete epochs. A run that continues from it
     is identical to one without interruption, bit for bit, if its batches are the same: a list, or a ``DataLoader`` with
@@ -79,8 +79,7 @@ def fit(
 
     Args:
         posterior: whose ``net`` is trained in place.
-        batches: pairs (x, y), read once per epoch, such as a ``DataLoader``; tensors, or tuples, lists and dictionaries
-            of tensors, on any device.
+        batches: pairs (x, y), read once per epoch, such as a ``DataLoader``; each may hold several tensors.
         loss: of the network's predictions and y: a scalar, such as ``torch.nn.functional.mse_loss``.
         optimiser: of the network's parameters, and of those of the loss if it has any.
         epochs: passes over the batches.
@@ -94,13 +93,9 @@ def fit(
     Returns:
         :class:`TrainingHistory`.
 
-    Raises:
-        FloatingPointError: ten consecutive steps were refused.
-        ValueError: batches that can be read only once, or no batches; a loss that is not a scalar, or has no gradient;
-            an ``every`` so large that nothing would be observed.
-
     Example:
         >>> import torch
+        >>> from boxloop.networks import WeightPosterior
         >>> net = torch.nn.Linear(1, 1)
         >>> x = torch.linspace(-1.0, 1.0, 40)[:, None]
         >>> batches = [(x[i::4], 2.0 * x[i::4] + 1.0) for i in range(4)]
@@ -183,9 +178,8 @@ def train(
     if outcome.interrupted:
         trainer.restore(outcome.state)
         warn(f"Interrupted: network and posterior are as after epoch {outcome.n_iter} of {epochs}.")
-    losses = tuple(-value for value in outcome.trace)
-    state = outcome.state
-    return TrainingHistory(losses, state.count - state.taken, outcome.interrupted, tuple(outcome.events))
+    losses, n_refused = tuple(-value for value in outcome.trace), outcome.state.count - outcome.state.taken
+    return TrainingHistory(losses, n_refused, outcome.interrupted, tuple(outcome.events))
 
 
 @dataclass(frozen=True)

@@ -53,8 +53,6 @@ def weight_decay(
         \frac{\alpha}{\beta N q} \text{ (half of it)}, \quad
         \frac{\alpha}{N} \text{ (mean minus log-likelihood)}; \quad \text{sums: times } N q \text{ or } N
 
-    A mean squared error over q outputs is averaged over them too, as in ``torch.nn.MSELoss``.
-
     Deviation: Brownlie (2021), section 6.1, uses :math:`\alpha / \beta` and finds that it fails; the factor
     :math:`2 / N` is missing there.
 
@@ -65,7 +63,7 @@ def weight_decay(
             log-likelihood; ``sum_squared``, ``half_sum_squared``, ``sum_log`` for sums over all rows (that of a batch
             times the number of batches).
         noise_precision: beta, the reciprocal of the noise variance; for squared errors.
-        n_outputs: q, over which a mean squared error averages.
+        n_outputs: q, over which a mean squared error averages too, as in ``torch.nn.MSELoss``.
 
     Returns:
         lambda, for ``torch.optim.SGD(weight_decay=...)``.
@@ -92,13 +90,10 @@ def implied_precision(
 
     Args:
         decay: lambda.
-        n_rows: N.
-        loss: as in :func:`weight_decay`.
+        n_rows: N, like the other arguments as in :func:`weight_decay`.
+        loss: scaling of the loss.
         noise_precision: beta.
         n_outputs: q.
-
-    Returns:
-        alpha.
 
     Example:
         >>> implied_precision(0.001, 1000, "mean_log")
@@ -175,15 +170,14 @@ class DecayCheck:
 
     def table(self) -> Any:
         """A frame with one row per parameter group."""
-        return make_frame(
-            {
-                "kind": [group.kind for group in self.groups],
-                "weights": [group.size for group in self.groups],
-                "decay": [group.decay for group in self.groups],
-                "expected": [self.expected] * len(self.groups),
-                "implied precision": [self._implied_precision(group) for group in self.groups],
-            }
-        )
+        groups = self.groups
+        columns: dict[str, Any] = {
+            "kind": [one.kind for one in groups],
+            "weights": [one.size for one in groups],
+        }
+        columns |= {"decay": [one.decay for one in groups], "expected": [self.expected] * len(groups)}
+        columns["implied precision"] = [self._implied_precision(one) for one in groups]
+        return make_frame(columns)
 
     def __str__(self) -> str:
         return "\n".join(str(concern) for concern in self.concerns)
@@ -260,9 +254,8 @@ def check_weight_decay(
     for group in optimiser.param_groups:
         values = [value for value in group["params"] if selected is None or id(value) in selected]
         if values:
-            groups.append(
-                ParameterGroup(*_read_decay(optimiser, group), sum(value.numel() for value in values))
-            )
+            size = sum(value.numel() for value in values)
+            groups.append(ParameterGroup(*_read_decay(optimiser, group), size))
     if not groups:
         raise ValueError("optimiser holds none of these parameters")
     unit_decay = _unit_decay(n_rows, loss, noise_precision, n_outputs)

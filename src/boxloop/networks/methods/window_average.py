@@ -1,6 +1,6 @@
 r"""Averages over windows of iterates (Mandt, Hoffman and Blei, 2017, section 5; Brownlie, 2021, section 6.1.2).
 
-Another method observes the means of disjoint windows of the trajectory. Near the optimum of a loss with Hessian A, at a
+Near the optimum of a loss with Hessian A, at a
 constant learning rate, the mean of T iterates varies as
 
 .. math:: A (\bar\theta_w - \theta^*) \approx -\tfrac1T \sum_{t \in w} \xi_t
