@@ -12,7 +12,7 @@ from boxloop.networks import ClassificationPrediction, DrawAllocation, Regressio
 
 RNG = np.random.default_rng(0)
 AT = RNG.permutation(np.linspace(-3.0, 3.0, 60))
-STRATA = DrawAllocation.proportional([1.0], [False], 20)
+STRATA = DrawAllocation.allocate_proportionally([1.0], [False], 20)
 
 
 def drawn(axes: Axes) -> Axes:

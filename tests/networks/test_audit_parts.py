@@ -17,15 +17,15 @@ from boxloop.networks import (
     Predictor,
     WeightDistribution,
     WeightTrace,
+    build_mean_network,
     check_last_layer,
     check_trajectory,
     compare_chains,
     compare_predictions,
+    compute_laplace_root,
     grade_agreement,
-    laplace_root,
     last_layer_laplace,
-    log_posterior,
-    mean_network,
+    make_log_posterior,
     score_held_out,
 )
 from boxloop.numeric import wasserstein
@@ -145,7 +145,7 @@ def changed(part: Component, distribution: WeightDistribution) -> Component:
 
 
 def check(part: Component):
-    exact = last_layer_laplace(mean_network(part), X, Y, "regression", ALPHA, SIGMA)
+    exact = last_layer_laplace(build_mean_network(part), X, Y, "regression", ALPHA, SIGMA)
     return check_last_layer(part, exact, X, "regression")
 
 
@@ -283,7 +283,7 @@ def test_features_are_those_of_the_mean_network_whatever_the_network_holds():
         WeightDistribution(mean, torch.zeros(layout.size, 0, dtype=F64), torch.ones_like(mean)),
     )
     held = layout.read(net, torch.empty(layout.size, dtype=F64))
-    torch.testing.assert_close(mean_network(part)(X), other(X))
+    torch.testing.assert_close(build_mean_network(part)(X), other(X))
     assert torch.equal(layout.read(net, torch.empty(layout.size, dtype=F64)), held)
 
 
@@ -323,7 +323,7 @@ def test_the_log_posterior_is_the_sum_over_rows():
     net = deep()
     function = NetworkFunction(net, Layout.from_network(net))
     vectors = torch.randn(3, function.layout.size, generator=DRAWS, dtype=F64)
-    density = log_posterior(function, X, Y, "regression", ALPHA, np.array([SIGMA]))
+    density = make_log_posterior(function, X, Y, "regression", ALPHA, np.array([SIGMA]))
     found = density(vectors)
     for vector, value in zip(vectors, found, strict=True):
         function.layout.write(net, vector)
@@ -337,7 +337,7 @@ def test_the_log_posterior_is_the_sum_over_rows():
     many = deep(outputs=3)
     function = NetworkFunction(many, Layout.from_network(many))
     vectors = torch.randn(2, function.layout.size, generator=DRAWS, dtype=F64)
-    value = log_posterior(function, X, LABELS, "classification", ALPHA, None)(vectors)[1]
+    value = make_log_posterior(function, X, LABELS, "classification", ALPHA, None)(vectors)[1]
     function.layout.write(many, vectors[1])
     whole = (
         -nn.functional.cross_entropy(many(X), LABELS, reduction="sum")
@@ -347,7 +347,7 @@ def test_the_log_posterior_is_the_sum_over_rows():
     one = deep()
     function = NetworkFunction(one, Layout.from_network(one))
     vectors = torch.randn(1, function.layout.size, generator=DRAWS, dtype=F64)
-    value = log_posterior(function, X, LABELS.clamp(max=1), "classification", ALPHA, None)(vectors)[0]
+    value = make_log_posterior(function, X, LABELS.clamp(max=1), "classification", ALPHA, None)(vectors)[0]
     function.layout.write(one, vectors[0])
     logits = nn.functional.binary_cross_entropy_with_logits(
         one(X)[:, 0], LABELS.clamp(max=1).double(), reduction="sum"
@@ -363,8 +363,8 @@ def test_laplace_s_precision_is_the_curvature_of_a_linear_model(kind):
     function = NetworkFunction(net, Layout.from_network(net))
     noise = np.array([SIGMA]) if kind == "regression" else None
     centre = torch.randn(function.layout.size, generator=DRAWS, dtype=F64)
-    root = laplace_root(function, centre, X, kind, ALPHA, noise)
-    density = log_posterior(function, X, Y if kind == "regression" else LABELS, kind, ALPHA, noise)
+    root = compute_laplace_root(function, centre, X, kind, ALPHA, noise)
+    density = make_log_posterior(function, X, Y if kind == "regression" else LABELS, kind, ALPHA, noise)
     bend = torch.autograd.functional.hessian(lambda vector: density(vector[None])[0], centre)
     torch.testing.assert_close(
         root @ root.mT @ -bend, torch.eye(len(centre), dtype=F64), rtol=1e-8, atol=1e-8

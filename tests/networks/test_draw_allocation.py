@@ -16,7 +16,7 @@ from contract.scores import assert_scores
 def test_draws_are_shared_out_by_weight(raw: list[float], more: int) -> None:
     share = np.array(raw) / np.sum(raw)
     n = max(2, len(raw)) + more
-    strata = DrawAllocation.proportional(share.tolist(), [False] * len(raw), n)
+    strata = DrawAllocation.allocate_proportionally(share.tolist(), [False] * len(raw), n)
     assert strata.n_draws == n
     assert min(strata.counts) >= 1
     np.testing.assert_allclose([strata.weight[place].sum() for place in strata.slices()], share, rtol=1e-12)
@@ -26,8 +26,8 @@ def test_draws_are_shared_out_by_weight(raw: list[float], more: int) -> None:
 
 
 def test_a_part_without_spread_has_one_draw() -> None:
-    assert DrawAllocation.proportional([0.2, 0.8], [True, False], 7).counts == (1, 7)
-    assert DrawAllocation.proportional([0.2, 0.8], [True, True], 7).counts == (1, 1)
+    assert DrawAllocation.allocate_proportionally([0.2, 0.8], [True, False], 7).counts == (1, 7)
+    assert DrawAllocation.allocate_proportionally([0.2, 0.8], [True, True], 7).counts == (1, 1)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_a_part_without_spread_has_one_draw() -> None:
 )
 def test_shares_and_draws_that_cannot_be(shares: list[float], draws: int, words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        DrawAllocation.proportional(shares, [False] * len(shares), draws)
+        DrawAllocation.allocate_proportionally(shares, [False] * len(shares), draws)
 
 
 def test_one_part_is_the_plain_formulas() -> None:
     values = np.random.default_rng(0).normal(size=(9, 4))
-    strata = DrawAllocation.proportional([1.0], [False], 9)
+    strata = DrawAllocation.allocate_proportionally([1.0], [False], 9)
     np.testing.assert_allclose(strata.mean(values), values.mean(0), rtol=1e-12)
     np.testing.assert_allclose(strata.variance(values), values.var(0, ddof=1), rtol=1e-12)
     np.testing.assert_allclose(strata.standard_error(values), values.std(0, ddof=1) / 3.0, rtol=1e-12)
@@ -57,7 +57,7 @@ def test_variance_and_error_are_without_bias_over_many_repetitions() -> None:
     """False-alarm rate 1e-6 (a share of ``contract.scores.FALSE_ALARM``)."""
     rng = np.random.default_rng(1)
     share, centre, sd = [0.5, 0.3, 0.2], np.array([0.0, 1.0, -2.0]), np.array([1.0, 0.5, 0.0])
-    strata = DrawAllocation.proportional(share, [False, False, True], 8)
+    strata = DrawAllocation.allocate_proportionally(share, [False, False, True], 8)
     repeats = 20000
     place = np.repeat([0, 1, 2], strata.counts)
     values = centre[place, None] + sd[place, None] * rng.normal(size=(len(place), repeats))
@@ -76,7 +76,7 @@ def test_variance_and_error_are_without_bias_over_many_repetitions() -> None:
 
 
 def test_a_single_draw_of_a_part_borrows_the_spread_of_all() -> None:
-    strata = DrawAllocation.proportional([0.5, 0.5], [False, False], 2)
+    strata = DrawAllocation.allocate_proportionally([0.5, 0.5], [False, False], 2)
     assert strata.counts == (1, 1)
     values = np.array([[0.0], [2.0]])
     np.testing.assert_allclose(strata.standard_error(values) ** 2, 0.25 * 1.0 * 2)

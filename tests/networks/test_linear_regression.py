@@ -326,6 +326,6 @@ def test_missing_values_and_too_many_columns_are_refused():
 
 
 def test_a_centre_of_nothing():
-    centre = Centre.none(2, 1)
+    centre = Centre.identity(2, 1)
     assert not centre.free
     assert float(centre.origin.sum() + centre.level.sum()) == 0.0

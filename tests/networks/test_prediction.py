@@ -21,7 +21,7 @@ from boxloop.networks import (
 from contract.scores import assert_scores
 
 RNG = np.random.default_rng(0)
-STRATA = DrawAllocation.proportional([0.6, 0.4], [False, False], 7)
+STRATA = DrawAllocation.allocate_proportionally([0.6, 0.4], [False, False], 7)
 NOISE = np.array([0.5, 2.0])
 
 
@@ -64,7 +64,7 @@ def test_deviation_is_spread_and_noise() -> None:
     """Against draws of observations from the mixture. False-alarm rate 1e-6."""
     m, n = 4000, 3
     outputs = RNG.normal(size=(m, n, 2)) * np.array([1.0, 2.0]) + np.arange(3.0)[:, None]
-    found = RegressionPrediction(outputs, DrawAllocation.proportional([1.0], [False], m), NOISE)
+    found = RegressionPrediction(outputs, DrawAllocation.allocate_proportionally([1.0], [False], m), NOISE)
     y = outputs + NOISE * RNG.normal(size=outputs.shape)
     square = (y - found.mean) ** 2
     z = (square.mean(0) - found.std**2) / (square.std(0) / m**0.5)
@@ -78,7 +78,9 @@ def test_spread_is_that_of_a_mixture() -> None:
     outputs = np.concatenate(
         [-between + within * RNG.normal(size=(500, 1)), between + within * RNG.normal(size=(500, 1))]
     )
-    found = RegressionPrediction(outputs, DrawAllocation.proportional([0.5, 0.5], [False, False], 1000))
+    found = RegressionPrediction(
+        outputs, DrawAllocation.allocate_proportionally([0.5, 0.5], [False, False], 1000)
+    )
     z = (found.epistemic_std**2 - (within**2 + between**2)) / (
         2.0 * found.epistemic_std * found.epistemic_std_error
     )
@@ -90,7 +92,7 @@ def test_errors_are_what_repetitions_show() -> None:
     """The standard errors of mean and spread, against their spread over repetitions. False-alarm rate 1e-6."""
     repeats, m = 3000, 200
     found = RegressionPrediction(
-        RNG.normal(size=(m, repeats)), DrawAllocation.proportional([1.0], [False], m)
+        RNG.normal(size=(m, repeats)), DrawAllocation.allocate_proportionally([1.0], [False], m)
     )
     for value, error in (
         (found.mean, found.standard_error),
@@ -113,7 +115,7 @@ def test_quantiles_are_roots_of_the_distribution_function(q: float) -> None:
 
 def test_quantiles_of_one_gaussian_are_scipys() -> None:
     found = RegressionPrediction(
-        np.array([[[3.0]]]), DrawAllocation.proportional([1.0], [True], 1), np.array([2.0])
+        np.array([[[3.0]]]), DrawAllocation.allocate_proportionally([1.0], [True], 1), np.array([2.0])
     )
     for q in (0.01, 0.3, 0.99):
         assert found.quantile(q)[0, 0] == pytest.approx(stats.norm(3.0, 2.0).ppf(q), rel=1e-12)
@@ -201,7 +203,9 @@ def test_mutual_information_is_within_its_bounds(sharp: float) -> None:
 
 
 def test_one_network_agrees_with_itself() -> None:
-    point = ClassificationPrediction(labels().outputs[:1], DrawAllocation.proportional([1.0], [True], 9))
+    point = ClassificationPrediction(
+        labels().outputs[:1], DrawAllocation.allocate_proportionally([1.0], [True], 9)
+    )
     np.testing.assert_array_equal(point.mutual_information, 0.0)
     np.testing.assert_array_equal(point.mutual_information_error, 0.0)
     np.testing.assert_array_equal(point.standard_error, 0.0)
@@ -210,7 +214,7 @@ def test_one_network_agrees_with_itself() -> None:
 def test_errors_of_information_are_what_repetitions_show() -> None:
     repeats, m = 2000, 60
     logits = np.repeat(np.array([[1.0, 0.0, -1.0]]), repeats, 0) + RNG.normal(size=(m, repeats, 3))
-    found = ClassificationPrediction(logits, DrawAllocation.proportional([1.0], [False], m))
+    found = ClassificationPrediction(logits, DrawAllocation.allocate_proportionally([1.0], [False], m))
     assert found.mutual_information_error.mean() == pytest.approx(found.mutual_information.std(), rel=0.08)
     assert found.standard_error.mean(0) == pytest.approx(found.probability.std(0), rel=0.08)
 

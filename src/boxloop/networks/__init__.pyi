@@ -5,11 +5,11 @@ from .audit.chains import (
     ChainComparison as ChainComparison,
     compare_chains as compare_chains,
     compare_predictions as compare_predictions,
+    compute_laplace_root as compute_laplace_root,
     grade_agreement as grade_agreement,
-    laplace_root as laplace_root,
-    log_posterior as log_posterior,
+    make_log_posterior as make_log_posterior,
 )
-from .audit.last_layer import check_last_layer as check_last_layer, mean_network as mean_network
+from .audit.last_layer import build_mean_network as build_mean_network, check_last_layer as check_last_layer
 from .audit.trajectory import check_trajectory as check_trajectory
 from .constraints import CLASSES as CLASSES, CONSTRAINTS as CONSTRAINTS, METHODS as METHODS
 from .distribution import Component, Method, Posterior, RunningEstimate, WeightDistribution, WeightWarning

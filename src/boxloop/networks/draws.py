@@ -52,7 +52,9 @@ class DrawAllocation:
     points: tuple[bool, ...]  # which components have zero variance; they need one draw
 
     @classmethod
-    def proportional(cls, shares: Sequence[float], points: Sequence[bool], draws: int) -> DrawAllocation:
+    def allocate_proportionally(
+        cls, shares: Sequence[float], points: Sequence[bool], draws: int
+    ) -> DrawAllocation:
         """Draws in proportion to the shares by largest remainders, at least one each."""
         share, point = np.asarray(shares, dtype=np.float64), np.asarray(points, dtype=bool)
         if not (share.ndim == 1 and len(share) and (share > 0.0).all() and abs(share.sum() - 1.0) < 1e-6):
@@ -149,7 +151,7 @@ class NetworkDraws:
         for component in components:
             _check_component(component)
         points = [scale == 0.0 or component.distribution.is_point for component in components]
-        allocation = DrawAllocation.proportional([one.weight for one in components], points, n)
+        allocation = DrawAllocation.allocate_proportionally([one.weight for one in components], points, n)
         return cls(tuple(components), allocation, float(scale), int(seed))
 
     def draw_chunks(self, place: int, size: int) -> Iterator[Tensor]:
@@ -206,7 +208,7 @@ class NetworkDraws:
             )
         return DrawOutputs(np.concatenate(tables), self.allocation, used_vmap)
 
-    def batch_statistics(
+    def compute_batch_statistics(
         self, batches: InputBatches, *, use_vmap: bool | None = None, memory: int | None = None
     ) -> tuple[dict[str, Tensor], ...]:
         """Statistics of BatchNorm and InstanceNorm under every draw, as ``update_bn`` of torch computes them."""
@@ -222,7 +224,7 @@ class NetworkDraws:
         function = NetworkFunction(component.net, component.layout)
         if not find_batch_norms(component.net):
             return {}
-        with _fixed_loader_order():
+        with _fix_loader_order():
             first = next(iter(batches), None)
         if first is None:
             raise ValueError("refresh must hold at least one batch")
@@ -234,13 +236,13 @@ class NetworkDraws:
             if together and use_vmap is None:
 
                 def flatten(use_vmap: bool) -> Tensor:
-                    statistics = _average_statistics(function, vectors[:TRIAL_SIZE], [first], use_vmap)
+                    statistics = _average_batch_statistics(function, vectors[:TRIAL_SIZE], [first], use_vmap)
                     return torch.cat([value.reshape(-1) for value in statistics.values()])
 
                 together = is_vmap_usable(component.net, flatten(False), lambda: flatten(True))
             size = plan.count_fitting_draws(function.layout.size, count_rows(first))
             each = [
-                _average_statistics(function, chunk, batches, together)
+                _average_batch_statistics(function, chunk, batches, together)
                 for chunk in self.draw_chunks(place, size)
             ]
         return {name: torch.cat([one[name] for one in each]) for name in each[0]}
@@ -308,22 +310,22 @@ def has_batch_norm(components: Iterable[Component]) -> bool:
     return any(find_batch_norms(component.net) for component in components)
 
 
-def _average_statistics(
+def _average_batch_statistics(
     function: NetworkFunction, vectors: Tensor, batches: Iterable[Inputs], use_vmap: bool
 ) -> Buffers:
     """Running statistics of the networks with these weights, averaged over batches."""
-    buffers: Buffers = _initial_statistics(function, len(vectors))
+    buffers: Buffers = _make_initial_statistics(function, len(vectors))
     weights = function.unflatten(vectors)
     instance_norms = [
         norm for norm in find_batch_norms(function.net).values() if isinstance(norm, _InstanceNorm)
     ]
-    with _fixed_loader_order():
+    with _fix_loader_order():
         for number, batch in enumerate(batches, 1):
             for norm in instance_norms:
                 norm.momentum = 1.0 / number  # unlike BatchNorm it does not count batches
             try:
                 rows = function.move_inputs(batch)
-                buffers = function.update_statistics(weights, buffers, rows, use_vmap=use_vmap)
+                buffers = function.update_batch_statistics(weights, buffers, rows, use_vmap=use_vmap)
             except ValueError as error:
                 if count_rows(batch) > 1:
                     raise
@@ -334,7 +336,7 @@ def _average_statistics(
     return {name: value for name, value in buffers.items() if value.ndim}
 
 
-def _initial_statistics(function: NetworkFunction, n: int) -> dict[str, Tensor]:
+def _make_initial_statistics(function: NetworkFunction, n: int) -> dict[str, Tensor]:
     """Mean 0, variance 1 and no batches, for n draws."""
     buffers: dict[str, Tensor] = {}
     for name, norm in find_batch_norms(function.net).items():
@@ -349,6 +351,6 @@ def _initial_statistics(function: NetworkFunction, n: int) -> dict[str, Tensor]:
     return buffers
 
 
-def _fixed_loader_order() -> Any:
+def _fix_loader_order() -> Any:
     """Restore torch's global stream afterwards: a loader draws its order from it, the same for every chunk of draws."""
     return torch.random.fork_rng(devices=[])

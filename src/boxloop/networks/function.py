@@ -129,7 +129,7 @@ class NetworkFunction:
             return vmap(evaluate, in_dims=(0, 0))(dict(weights), dict(buffers))
         return torch.stack([evaluate(*one) for one in _iterate_draws(weights, buffers)])
 
-    def update_statistics(
+    def update_batch_statistics(
         self, weights: Buffers, buffers: Buffers, rows: Inputs, *, use_vmap: bool
     ) -> Buffers:
         """Running statistics after one more batch; ``num_batches_tracked`` is common to all draws."""

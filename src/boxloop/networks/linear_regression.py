@@ -107,7 +107,7 @@ class Centre(Tree):
     free: bool  # whether the level is an intercept without a prior, with a variance of its own
 
     @classmethod
-    def none(cls, d: int, k: int) -> Centre:
+    def identity(cls, d: int, k: int) -> Centre:
         """Neither centred nor scaled."""
         one = torch.ones(d, dtype=torch.float64)
         return cls(one * 0.0, one, torch.zeros(k, dtype=torch.float64), False)
@@ -280,7 +280,7 @@ def linear_regression(
         check_kind(centre, "centre", Centre, "regression_moments(source) returns it")
     moments = moments.to("cpu")
     d, k = moments.cross.shape
-    centre = Centre.none(d, k) if centre is None else centre
+    centre = Centre.identity(d, k) if centre is None else centre
     count = float(moments.weight) - (1.0 if centre.free else 0.0)
     if not count > 0.0:
         raise ValueError(

@@ -55,7 +55,7 @@ class RegressionPrediction:
     Example:
         >>> import numpy as np
         >>> draws = np.array([[[1.0], [4.0]], [[3.0], [4.0]]])
-        >>> allocation = DrawAllocation.proportional([1.0], [False], 2)
+        >>> allocation = DrawAllocation.allocate_proportionally([1.0], [False], 2)
         >>> prediction = RegressionPrediction(draws, allocation, np.array([1.0]))
         >>> prediction.mean.ravel(), prediction.epistemic_std.ravel().round(3), prediction.std.ravel().round(3)
         (array([2., 4.]), array([1.414, 0.   ]), array([1.732, 1.   ]))
@@ -179,7 +179,7 @@ class ClassificationPrediction:
     Example:
         >>> import numpy as np
         >>> draws = np.array([[[9.0, 0.0], [0.0, 0.0]], [[0.0, 9.0], [0.0, 0.0]]])
-        >>> prediction = ClassificationPrediction(draws, DrawAllocation.proportional([1.0], [False], 2))
+        >>> prediction = ClassificationPrediction(draws, DrawAllocation.allocate_proportionally([1.0], [False], 2))
         >>> prediction.probability.round(3).tolist()
         [[0.5, 0.5], [0.5, 0.5]]
         >>> prediction.entropy.round(3), prediction.mutual_information.round(3)

@@ -205,7 +205,7 @@ class Predictor(SingleThreaded):
         predictor = replace(self, scale=float(scale), buffers=None)
         if not isinstance(self.refresh, InputBatches):
             return predictor
-        statistics = predictor.draws.batch_statistics(
+        statistics = predictor.draws.compute_batch_statistics(
             self.refresh, use_vmap=self.use_vmap, memory=self.memory
         )
         return replace(predictor, buffers=statistics)
@@ -276,7 +276,7 @@ class Predictor(SingleThreaded):
 
         is_regression = self.kind == "regression"
 
-        def profile(scale: float) -> Profile:
+        def profile_scale(scale: float) -> Profile:
             outputs = predictor.with_scale(scale)._evaluate_networks(rows)
             draws = outputs.allocation.weight
             if is_regression:
@@ -290,7 +290,7 @@ class Predictor(SingleThreaded):
             return value, score, prior + log_scale_prior(scale)
 
         name = "noise" if is_regression else "temperature"
-        tuning = tune_scale(name, profile, before, scales, refine, weight)
+        tuning = tune_scale(name, profile_scale, before, scales, refine, weight)
         tuned = replace(predictor.with_scale(tuning.scale), tuning=tuning)
         if is_regression:
             return replace(tuned, noise=tuning.value.reshape(first.outputs.shape[2:]))

@@ -255,14 +255,14 @@ def check_weight_decay(
         values = [value for value in group["params"] if selected is None or id(value) in selected]
         if values:
             size = sum(value.numel() for value in values)
-            groups.append(ParameterGroup(*_read_decay(optimiser, group), size))
+            groups.append(ParameterGroup(*_read_weight_decay(optimiser, group), size))
     if not groups:
         raise ValueError("optimiser holds none of these parameters")
     unit_decay = _unit_decay(n_rows, loss, noise_precision, n_outputs)
     return DecayCheck(type(optimiser).__name__, tuple(groups), expected, prior_precision, unit_decay)
 
 
-def _read_decay(optimiser: Optimizer, group: dict[str, Any]) -> tuple[Kind, float]:
+def _read_weight_decay(optimiser: Optimizer, group: dict[str, Any]) -> tuple[Kind, float]:
     """How an optimiser applies its weight decay to a parameter group, and its value."""
     decay = group.get("weight_decay")
     if isinstance(optimiser, torch.optim.ASGD):  # it has a second decay, by default 1e-4, in the same step

@@ -23,7 +23,7 @@ from boxloop.criticise import (
 )
 from boxloop.data import check_count, make_frame, to_labels
 from boxloop.networks.audit.chains import TEST_ROWS, ChainComparison, compare_chains
-from boxloop.networks.audit.last_layer import LastLayerCheck, check_last_layer, mean_network
+from boxloop.networks.audit.last_layer import LastLayerCheck, build_mean_network, check_last_layer
 from boxloop.networks.audit.trajectory import TrajectoryCheck, check_trajectory
 from boxloop.networks.distribution import Component, Posterior
 from boxloop.networks.draws import has_batch_norm
@@ -218,25 +218,25 @@ def audit(
     if chains is not None and check_count(chains, "chains", 0) == 1:
         raise ValueError(f"chains must be 0 or at least 2, so that chains can be compared, got {chains}")
     checks = _AuditChecks(tuple(posterior.components()), X, y, kind, prior_precision, noise)
-    X_test, y_test = check_rows(X_test, y_test, "X_test", "y_test")
+    X_test, y_test = check_rows_and_outputs(X_test, y_test, "X_test", "y_test")
     draw_seed, chain_seed, label_seed = (seed(stream) for stream in spawn(generator(random_state), 3))
     untuned = Predictor(checks.components, kind, n_draws, seed=draw_seed)
     if has_batch_norm(checks.components):
         inputs: Any = checks.X if isinstance(checks.X, Tensor | dict) else [(checks.X, checks.y)]
         untuned = untuned.refresh_batch_norm(inputs)
     # The last layer comes before what needs prior and noise, as it estimates those that are not given.
-    trajectory = checks.attempt("Effective sample size", lambda: checks.check_trajectory(posterior))
-    last_layer = checks.attempt("Last layer", lambda: checks.check_last_layer(untuned))
+    trajectory = checks.run_or_skip("Effective sample size", lambda: checks.check_trajectory(posterior))
+    last_layer = checks.run_or_skip("Last layer", lambda: checks.check_last_layer(untuned))
     scored = checks.ensure_noise(untuned if predictor is None else predictor)
     return Audit(
-        title=checks.describe(posterior),
+        title=checks.describe_posterior(posterior),
         trajectory=trajectory,
         last_layer=last_layer,
-        chains=checks.attempt(
+        chains=checks.run_or_skip(
             "Hamiltonian Monte Carlo",
             lambda: checks.compare_chains(untuned, X_test, chains, chain_draws, chain_seed),
         ),
-        weight_decay=checks.attempt("Weight decay", lambda: checks.check_weight_decay(optimiser, loss)),
+        weight_decay=checks.run_or_skip("Weight decay", lambda: checks.check_weight_decay(optimiser, loss)),
         held_out=score_held_out(scored, X_test, y_test, seed=label_seed),
         skipped=tuple(checks.skipped),
         assumptions=tuple(checks.assumptions),
@@ -264,7 +264,7 @@ class _AuditChecks:
         noise: Any,
     ) -> None:
         self.components, self.kind = components, kind
-        self.X, self.y = check_rows(X, y, "X", "y")
+        self.X, self.y = check_rows_and_outputs(X, y, "X", "y")
         if prior_precision is not None and not prior_precision > 0.0:
             raise ValueError(f"prior_precision must be above 0, got {prior_precision}")
         self.has_prior, self.prior_precision = prior_precision is not None, prior_precision
@@ -273,7 +273,7 @@ class _AuditChecks:
         self.skipped: list[Concern] = []
         self.assumptions: list[str] = []
 
-    def attempt(self, what: str, check: Callable[[], Check]) -> Check | None:
+    def run_or_skip(self, what: str, check: Callable[[], Check]) -> Check | None:
         """Run a check; if it cannot run, record why."""
         try:
             return check()
@@ -283,7 +283,7 @@ class _AuditChecks:
             self.skipped.append(Concern("not run", what, str(error).rstrip(".")))
         return None
 
-    def describe(self, posterior: Posterior) -> str:
+    def describe_posterior(self, posterior: Posterior) -> str:
         """The title of the audit."""
         size = sum(one.distribution.size for one in self.components)
         if isinstance(posterior, WeightPosterior):
@@ -307,7 +307,7 @@ class _AuditChecks:
         """Comparison with the exact posterior; estimates prior and noise if they were not given."""
         component = self._require_single_component()
         buffers = predictor.with_scale(0.0).buffers
-        net = mean_network(component, None if buffers is None else buffers[0])
+        net = build_mean_network(component, None if buffers is None else buffers[0])
         exact = last_layer_laplace(net, self.X, self.y, self.kind, self.prior_precision, self.noise)
         if self.prior_precision is None:
             self.prior_precision = float(exact.alpha.mean())
@@ -402,7 +402,7 @@ class _AuditChecks:
         return self.components[0]
 
 
-def check_rows(X: Any, y: Any, *names: str) -> tuple[Inputs, Any]:
+def check_rows_and_outputs(X: Any, y: Any, *names: str) -> tuple[Inputs, Any]:
     """Rows and their outputs as tensors or arrays, from frames, lists or tensors."""
     rows, outputs = as_inputs(X), y.detach() if isinstance(y, Tensor) else to_labels(y, names[1])
     if not isinstance(outputs, Tensor) and outputs.dtype.kind not in "fiub":

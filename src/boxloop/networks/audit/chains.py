@@ -133,9 +133,9 @@ def compare_chains(
     function = NetworkFunction(component.net, component.layout)
     with evaluation_mode(component.net), warnings.catch_warnings():
         warnings.simplefilter("ignore", SampleWarning)
-        density = log_posterior(function, X, y, kind, prior_precision, noise)
+        density = make_log_posterior(function, X, y, kind, prior_precision, noise)
         centre = component.distribution.mean.detach().double()
-        root = laplace_root(function, centre, X, kind, prior_precision, noise)
+        root = compute_laplace_root(function, centre, X, kind, prior_precision, noise)
         standard = _run_hmc(lambda u: density(centre + u @ root.mT), centre, chains, draws, seed)
         rows = function.move_inputs(slice_rows(as_inputs(X_test), 0, outputs.shape[1]))
         positions = centre + standard @ root.mT
@@ -167,7 +167,7 @@ def _run_hmc(
     ).positions
 
 
-def laplace_root(
+def compute_laplace_root(
     function: NetworkFunction,
     centre: Tensor,
     X: Any,
@@ -202,7 +202,7 @@ def laplace_root(
     return torch.linalg.solve_triangular(lower.mT, eye, upper=True)
 
 
-def log_posterior(
+def make_log_posterior(
     function: NetworkFunction, X: Any, y: Any, kind: str, prior_precision: float, noise: Array | None
 ) -> Callable[[Tensor], Tensor]:
     """The log-posterior of weight vectors (c, D), up to a constant."""

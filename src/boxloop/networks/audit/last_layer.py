@@ -146,7 +146,7 @@ class LastLayerCheck:
         return "good", "", ""
 
 
-def mean_network(component: Component, buffers: Buffers | None = None) -> nn.Module:
+def build_mean_network(component: Component, buffers: Buffers | None = None) -> nn.Module:
     """A copy of the network with the mean as its weights."""
     net = copy.deepcopy(component.net)
     component.layout.write(net, component.distribution.mean)
@@ -190,7 +190,7 @@ def check_last_layer(component: Component, exact: LastLayerPosterior, X: Any, ki
         covariance_error=relative_error(covariance, exact_covariance),
         shape_error=relative_error(covariance / ratio, exact_covariance) if ratio > 0.0 else 1.0,
         variance_ratio=ratio,
-        output_ratio=_output_variance(covariance, gram) / _output_variance(exact_covariance, gram),
+        output_ratio=_mean_output_variance(covariance, gram) / _mean_output_variance(exact_covariance, gram),
         wasserstein=distance,
         std=covariance.diagonal().clamp(min=0.0).sqrt().numpy(),
         exact_std=exact_covariance.diagonal().clamp(min=0.0).sqrt().numpy(),
@@ -215,7 +215,7 @@ def _centre_outputs(rows: Tensor, k: int) -> Tensor:
     return (parts - parts.mean(0)).reshape(rows.shape)
 
 
-def _output_variance(covariance: Tensor, gram: Tensor) -> float:
+def _mean_output_variance(covariance: Tensor, gram: Tensor) -> float:
     """Variance of all outputs, averaged over rows with second moment (h, h)."""
     h = len(gram)
     blocks = covariance.reshape(-1, h, len(covariance) // h, h).diagonal(dim1=0, dim2=2)
