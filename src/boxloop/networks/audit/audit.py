@@ -421,50 +421,36 @@ def _format_list(values: Array) -> str:
 
 @dataclass(frozen=True)
 class HeldOutScores:
-    """Scores on held-out rows.
+    """Scores on held-out rows."""
 
-    Args:
-        posterior: scores of the average over networks.
-        mean: of the mean network, with the same noise or temperature.
-        epistemic: root mean square epistemic standard deviation for regression; mean mutual information for classes.
-    """
-
-    posterior: Scores
-    mean: Scores
-    epistemic: float
+    posterior: Any  # RegressionScores or ClassificationScores of the average over networks
+    mean: Any  # those of the mean network, with the same noise or temperature
+    epistemic: float  # root mean square epistemic standard deviation, or mean mutual information for classes
 
     @property
     def differences(self) -> dict[str, Difference]:
         """Scores of the posterior minus those of the mean network, paired by row."""
-        one, other = self.posterior, self.mean
-        if isinstance(one, RegressionScores) and isinstance(other, RegressionScores):
-            return one.difference(other)
-        assert isinstance(one, ClassificationScores)
-        assert isinstance(other, ClassificationScores)
-        return one.difference(other)
+        differences: dict[str, Difference] = self.posterior.difference(self.mean)
+        return differences
 
     @property
     def concerns(self) -> tuple[Concern, ...]:
         """One about the log score relative to the mean network, one about calibration."""
-        is_regression = isinstance(self.posterior, RegressionScores)
-        calibration = (
-            _assess_coverage(self.posterior) if is_regression else _assess_calibration(self.posterior)
-        )
-        return (self._assess_log_score(), calibration)
+        if isinstance(self.posterior, RegressionScores):
+            return (self._assess_log_score(), _assess_coverage(self.posterior))
+        return (self._assess_log_score(), _assess_calibration(self.posterior))
 
     def table(self) -> Any:
         """A frame with one row per score: posterior, mean network, difference and its paired standard error."""
         differences = self.differences
         own, mean = _mean_scores(self.posterior), _mean_scores(self.mean)
-        return make_frame(
-            {
-                "posterior": [own[name] for name in differences],
-                "mean network": [mean[name] for name in differences],
-                "difference": [one.value for one in differences.values()],
-                "standard_error": [one.standard_error for one in differences.values()],
-            },
-            list(differences),
-        )
+        columns = {
+            "posterior": [own[name] for name in differences],
+            "mean network": [mean[name] for name in differences],
+            "difference": [one.value for one in differences.values()],
+            "standard_error": [one.standard_error for one in differences.values()],
+        }
+        return make_frame(columns, list(differences))
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Coverage or reliability of both in ``ax``, or in a new figure, with the band expected by chance."""
@@ -472,17 +458,9 @@ class HeldOutScores:
 
         both = {"posterior": self.posterior, "mean network": self.mean}
         if isinstance(self.posterior, RegressionScores):
-            transforms = {
-                name: scores.transform
-                for name, scores in both.items()
-                if isinstance(scores, RegressionScores)
-            }
+            transforms = {name: scores.transform for name, scores in both.items()}
             return coverage_of(transforms, ax, title="Coverage of held-out rows")
-        curves = {
-            name: scores.reliability.curve()
-            for name, scores in both.items()
-            if isinstance(scores, ClassificationScores)
-        }
+        curves = {name: scores.reliability.curve() for name, scores in both.items()}
         return reliability_diagram(curves, ax, title="Reliability on held-out rows")
 
     def _assess_log_score(self) -> Concern:

@@ -45,29 +45,18 @@ GOOD_DISTANCE, BAD_DISTANCE = 0.5, 1.5  # distances between means, in standard d
 
 @dataclass(frozen=True)
 class ChainComparison:
-    """Predictions of a distribution over weights beside those of chains.
-
-    Args:
-        n_chains: number of chains.
-        n_draws: draws of each.
-        r_hat: the largest among the monitored predictions.
-        ess: the smallest effective number of draws among them.
-        std: root mean square standard deviation of predictions under the distribution.
-        chain_std: under the chains.
-        mean_distance: root mean square difference of mean predictions in units of ``chain_std``, corrected for the
-            finite number of draws.
-        weight_std_ratio: root mean square standard deviation of the weights relative to that of the chains, which
-            symmetries enlarge.
-    """
+    """Predictions of a distribution over weights beside those of chains; standard deviations are root mean squares."""
 
     n_chains: int
-    n_draws: int
-    r_hat: float
-    ess: float
-    std: float
-    chain_std: float
-    mean_distance: float
-    weight_std_ratio: float
+    n_draws: int  # of each chain
+    r_hat: float  # the largest among the monitored predictions
+    ess: float  # the smallest effective number of draws among them
+    std: float  # of predictions under the distribution
+    chain_std: float  # of predictions under the chains
+    mean_distance: (
+        float  # of mean predictions, in units of chain_std, corrected for the finite number of draws
+    )
+    weight_std_ratio: float  # of the weights, relative to the chains, in which symmetries enlarge it
 
     @property
     def std_ratio(self) -> float:

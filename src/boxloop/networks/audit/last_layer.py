@@ -40,39 +40,21 @@ ROUNDING = 1e-12  # variance, relative to the largest, that counts as zero
 
 @dataclass(frozen=True)
 class LastLayerCheck:
-    r"""A distribution over the weights of the last layer beside the reference posterior.
+    """A distribution N(m, S) over the weights of the last layer beside the reference posterior N(m*, S*)."""
 
-    Args:
-        kind: ``regression``, with an exact reference; ``classification``, with Laplace's approximation.
-        only_last: whether no other layer varies, so that both distributions are of the same weights.
-        prior_precision: alpha, of the reference.
-        noise: standard deviations of the outputs in the reference, (k,); None for classes.
-        mean_error: :math:`|m - m^*| / |m^*|`.
-        mean_distance: :math:`\sqrt{(m - m^*)^\top S^{*-1} (m - m^*) / D}`, in posterior standard deviations.
-        covariance_error: :math:`|S - S^*|_F / |S^*|_F`.
-        shape_error: the same, with S scaled to the trace of the reference.
-        variance_ratio: :math:`\operatorname{tr} S / \operatorname{tr} S^*`, of weights. Directions that the data do
-            not determine have the variance of the prior.
-        output_ratio: of outputs at the training rows, :math:`\operatorname{tr} \Phi S \Phi^\top /
-            \operatorname{tr} \Phi S^* \Phi^\top`.
-        wasserstein: 2-Wasserstein distance; NaN for more than 1024 weights.
-        std: standard deviation of each weight, (D,).
-        exact_std: in the reference, (D,).
-    """
-
-    kind: str
-    only_last: bool
-    prior_precision: float
-    noise: Array | None
-    mean_error: float
-    mean_distance: float
-    covariance_error: float
-    shape_error: float
-    variance_ratio: float
-    output_ratio: float
-    wasserstein: float
-    std: Array
-    exact_std: Array
+    kind: str  # regression, with an exact reference; classification, with Laplace's approximation
+    only_last: bool  # whether no other layer varies, so that both distributions are of the same weights
+    prior_precision: float  # alpha, of the reference
+    noise: Array | None  # standard deviations of the outputs in the reference, (k,); None for classes
+    mean_error: float  # |m - m*| / |m*|
+    mean_distance: float  # root mean square of m - m* along the axes of S*, in posterior standard deviations
+    covariance_error: float  # |S - S*| / |S*|, Frobenius
+    shape_error: float  # the same, with S scaled to the trace of the reference
+    variance_ratio: float  # tr S / tr S*; directions that the data do not determine have the prior's variance
+    output_ratio: float  # of outputs at the training rows: tr(Phi S Phi') / tr(Phi S* Phi')
+    wasserstein: float  # 2-Wasserstein distance; NaN for more than 1024 weights
+    std: Array  # of each weight, (D,)
+    exact_std: Array  # in the reference, (D,)
 
     @property
     def concerns(self) -> tuple[Concern, ...]:
@@ -89,15 +71,8 @@ class LastLayerCheck:
 
     def table(self) -> Any:
         """A frame with one row per measure."""
-        names = (
-            "mean_error",
-            "mean_distance",
-            "covariance_error",
-            "shape_error",
-            "variance_ratio",
-            "output_ratio",
-            "wasserstein",
-        )
+        errors = ("mean_error", "mean_distance", "covariance_error", "shape_error")
+        names = (*errors, "variance_ratio", "output_ratio", "wasserstein")
         return make_frame({"value": [float(getattr(self, name)) for name in names]}, list(names))
 
     def plot(self, ax: Axes | None = None) -> Axes:
@@ -126,18 +101,16 @@ class LastLayerCheck:
                 verdict = "The variance of the outputs is too small"
             elif high > GOOD_FACTOR:
                 verdict = (
-                    "The variance is too large in directions that the data determine, too small in the others"
+                    "The variance is too large in directions that the data determine, too small in others"
                 )
             else:
                 verdict = "The variance is too small in directions that the data do not determine"
             return "doubtful", verdict, rescale
         if high > GOOD_FACTOR:
             verdict = "The variance of the outputs is too large"
-            return (
-                "doubtful",
-                verdict + ("" if self.only_last else ", unless the other layers explain it"),
-                rescale,
-            )
+            if not self.only_last:
+                verdict += ", unless the other layers explain it"
+            return "doubtful", verdict, rescale
         if self.mean_distance > GOOD_DISTANCE:
             return "doubtful", "The mean differs from the posterior mean", converge
         if self.shape_error > MAX_SHAPE_ERROR and self.only_last:

@@ -36,31 +36,22 @@ LARGE_SHIFT = 1.0
 
 @dataclass(frozen=True)
 class TrajectoryCheck:
-    r"""Effective sample size and drift of the recorded weights.
+    """Effective sample size and drift of the recorded weights that varied, p of them.
 
-    Args:
-        n_vectors: vectors observed, or window means.
-        stride: of them from one recorded vector to the next.
-        ess: effective sample size of the mean of each weight, (p,), by arviz-stats.
-        autocorrelation_time: integrated, in vectors, (p,).
-        autocorrelation: mean over weights at lags 0, 1, ..., of recorded vectors.
-        drift_z: mean of the second half minus that of the first, in standard errors, (p,).
-        drift_std: the same in standard deviations of the weight, (p,).
-        p_value: of the largest drift of a stationary trajectory: Student's t of block means, Bonferroni over weights.
-            If halves have an effective sample size below ten, slow fluctuations exceed the 1% level in up to 5% of
-            cases.
-        n_constant: recorded weights that did not vary.
+    The p-value is that of the largest drift of a stationary trajectory: Student's t of block means, Bonferroni over
+    weights. If halves have an effective sample size below ten, slow fluctuations exceed the 1% level in up to 5% of
+    cases.
     """
 
-    n_vectors: int
-    stride: int
-    ess: Array
-    autocorrelation_time: Array
-    autocorrelation: Array
-    drift_z: Array
-    drift_std: Array
+    n_vectors: int  # vectors observed, or window means
+    stride: int  # of them from one recorded vector to the next
+    ess: Array  # effective sample size of the mean of each weight, (p,), by arviz-stats
+    autocorrelation_time: Array  # integrated, in vectors, (p,)
+    autocorrelation: Array  # mean over weights at lags 0, 1, ..., of recorded vectors
+    drift_z: Array  # mean of the second half minus that of the first, in standard errors, (p,)
+    drift_std: Array  # the same in standard deviations of the weight, (p,)
     p_value: float
-    n_constant: int
+    n_constant: int  # recorded weights that did not vary
 
     @property
     def median_ess(self) -> float:
