@@ -100,9 +100,8 @@ class LastLayerCheck:
             if high < 1.0 / GOOD_FACTOR:
                 verdict = "The variance of the outputs is too small"
             elif high > GOOD_FACTOR:
-                verdict = (
-                    "The variance is too large in directions that the data determine, too small in others"
-                )
+                verdict = "The variance is too large in directions that the data determine, "
+                verdict += "too small in the others"
             else:
                 verdict = "The variance is too small in directions that the data do not determine"
             return "doubtful", verdict, rescale
