@@ -302,22 +302,9 @@ def linear_regression(
         moments.square / output / output,
         moments.weight,
     )
-    values, vectors = torch.linalg.eigh(moments.gram)
-    top = float(values.max()) if d else 0.0
-    nonzero = values > max(d, 32) * ZERO_EIGENVALUE * top
-    values = torch.where(nonzero, values, 0.0)
-    cross = torch.where(nonzero[:, None], vectors.mT @ moments.cross, 0.0)
     # A bound of the rounding error of the sums of squares.
     lost = ROUNDING * moments.square + float(moments.weight) * (EPS * centre.level / output).square()
-    spectra = []
-    for j in range(k):
-        squares = cross[nonzero, j].square() / values[nonzero]
-        least = max(float(lost[j]) / (count + 1.0), 1e-200)
-        rest = (moments.square[j] - squares.sum()).clamp(min=count * least)
-        spectra.append(Spectrum(values[nonzero], squares, rest, count, least))
-    best = [maximise_evidence(one, a, b) for one, a, b in zip(spectra, alphas, betas, strict=True)]
-    messages = tuple(dict.fromkeys(one.message for one in best if one.message))
-    scaled = _solve_posterior(values, vectors, cross, moments, centre, spectra, best)
+    scaled, messages = _solve_posterior(moments, centre, count, alphas, betas, lost.tolist())
     return _restore_units(scaled, column, output, count), messages
 
 
@@ -353,34 +340,44 @@ def _restore_units(scaled: LinearPosterior, column: Tensor, output: Tensor, coun
 
 
 def _solve_posterior(
-    values: Tensor,
-    vectors: Tensor,
-    cross: Tensor,
     moments: RegressionMoments,
     centre: Centre,
-    spectra: list[Spectrum],
-    best: list[Precisions],
-) -> LinearPosterior:
-    alpha = values.new_tensor([one.alpha for one in best])
-    beta = values.new_tensor([one.beta for one in best])
+    count: float,
+    alphas: Sequence[float | None],
+    betas: Sequence[float | None],
+    lost: Sequence[float],
+) -> tuple[LinearPosterior, tuple[str, ...]]:
+    """The posterior along the eigenvectors of XᵀX, with the precisions of highest evidence, and messages."""
+    d, k = moments.cross.shape
+    values, vectors = torch.linalg.eigh(moments.gram)
+    nonzero = values > max(d, 32) * ZERO_EIGENVALUE * (float(values.max()) if d else 0.0)
+    values = torch.where(nonzero, values, 0.0)
+    cross = torch.where(nonzero[:, None], vectors.mT @ moments.cross, 0.0)
+    spectra, best = [], []
+    for j in range(k):
+        squares, least = cross[nonzero, j].square() / values[nonzero], max(lost[j] / (count + 1.0), 1e-200)
+        rest = (moments.square[j] - squares.sum()).clamp(min=count * least)
+        spectra.append(Spectrum(values[nonzero], squares, rest, count, least))
+        best.append(maximise_evidence(spectra[j], alphas[j], betas[j]))
+    alpha, beta = (values.new_tensor([getattr(one, name) for one in best]) for name in ("alpha", "beta"))
     variance = 1.0 / (alpha[:, None] + beta[:, None] * values)
-    mean = (beta[:, None] * variance * cross.mT) @ vectors.mT
     evidence = [one.log_evidence(a, b) for one, a, b in zip(spectra, alpha, beta, strict=True)]
-    level = 0.5 * math.log(float(moments.weight)) if centre.free else 0.0
-    return LinearPosterior(
-        mean,
-        vectors.contiguous(),  # as when read from a file, so that products agree to the last bit
-        variance,
-        centre,
-        1.0 / (beta * moments.weight) if centre.free else torch.zeros_like(beta),
-        alpha,
-        beta,
-        torch.stack(evidence) - level if evidence else alpha,
-        torch.stack(
-            [one.count_effective_coefficients(a, b) for one, a, b in zip(spectra, alpha, beta, strict=True)]
-        ),
-        int((values > 0.0).sum()),
+    effective = [
+        one.count_effective_coefficients(a, b) for one, a, b in zip(spectra, alpha, beta, strict=True)
+    ]
+    posterior = LinearPosterior(
+        mean=(beta[:, None] * variance * cross.mT) @ vectors.mT,
+        vectors=vectors.contiguous(),  # as when read from a file, so that products agree to the last bit
+        variance=variance,
+        centre=centre,
+        level_variance=1.0 / (beta * moments.weight) if centre.free else torch.zeros_like(beta),
+        alpha=alpha,
+        beta=beta,
+        log_evidence=torch.stack(evidence) - (0.5 * math.log(float(moments.weight)) if centre.free else 0.0),
+        effective=torch.stack(effective),
+        rank=int((values > 0.0).sum()),
     )
+    return posterior, tuple(dict.fromkeys(one.message for one in best if one.message))
 
 
 @dataclass(frozen=True)
