@@ -126,20 +126,19 @@ class Predictor(SingleThreaded):
         use_vmap: bool | None = None,
         memory: int | None = None,
     ) -> Self:
-        """A predictor from the current state of a posterior.
+        """A predictor from the current state of a posterior; further arguments are those of the class.
 
         Args:
             posterior: over network weights.
             kind: ``"regression"`` or ``"classification"``.
             draws: number of networks; a component of zero variance has one.
-            noise: standard deviation of observations, one or one per output; :meth:`estimate_noise` and :meth:`tune`
-                estimate it.
+            noise: standard deviation of observations; :meth:`estimate_noise` and :meth:`tune` estimate it.
             scale: factor of the covariance.
             temperature: divides the logits.
             refresh: inputs for the statistics of BatchNorm, see :meth:`refresh_batch_norm`.
             random_state: seed or generator of the draws.
-            use_vmap: whether draws are evaluated by ``vmap``; None tries it, and warns if it does not work.
-            memory: bytes for draws that are evaluated together; None is the default of the device.
+            use_vmap: whether draws are evaluated by ``vmap``.
+            memory: bytes for draws that are evaluated together.
         """
         predictor = cls(
             tuple(posterior.components()),
