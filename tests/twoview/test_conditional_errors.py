@@ -61,7 +61,9 @@ def test_variables_taken_as_known_would_understate() -> None:
     conditional = fitted(rows_of(600, 22), (6, 6, 2))
     full = conditional.expect(theta, POINTS).standard_error
     basis = conditional.basis
-    known = type(basis)(basis.model, basis.left[:, :0], basis.right[:, :0], basis.rest[:0], basis.total)
+    known = type(basis)(
+        basis.model, basis.left[:, :0], basis.right[:, :0], basis.omitted_correlations[:0], basis.total
+    )
     fixed = fitted(rows_of(600, 22), (6, 6, 2))
     fixed.__dict__["basis"] = known
     part = fixed.expect(theta, POINTS).standard_error / full

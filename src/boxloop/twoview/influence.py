@@ -83,7 +83,7 @@ class VariableBasis(Tree):
     model: RelevanceModel
     left: Tensor  # omitted ones of the first view as functions of its features, (k, k' - r)
     right: Tensor  # (l, l' - r)
-    rest: Tensor  # correlations of omitted pairs, (q,), the first of ``left`` and ``right``
+    omitted_correlations: Tensor  # of omitted pairs, (q,), the first of ``left`` and ``right``
     total: Tensor  # weight of the rows
 
     @classmethod
@@ -119,7 +119,7 @@ class VariableBasis(Tree):
     @property
     def relevance_gaps(self) -> Tensor:
         """Differences of squared correlations, kept less omitted, (r, q)."""
-        return (self.correlations[1:, None].square() - self.rest.square()).clamp(min=TIED)
+        return (self.correlations[1:, None].square() - self.omitted_correlations.square()).clamp(min=TIED)
 
     def compute_left_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Of rows of the first view: 1 and u, (n, r + 1), and the omitted ones, (n, k' - r)."""
@@ -158,10 +158,10 @@ class VariableCoefficients(Tree):
     """The factor of the variables in an expectation: a = v(y), or b = mean of u times a function, for m of them."""
 
     kept: Tensor  # (m, r + 1), of the kept variables
-    rest: Tensor  # (m, ...), of the omitted ones
+    omitted: Tensor  # (m, ...), of the omitted ones
 
     def __getitem__(self, index: slice | Tensor) -> VariableCoefficients:
-        return VariableCoefficients(self.kept[index], self.rest[index])
+        return VariableCoefficients(self.kept[index], self.omitted[index])
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -174,21 +174,21 @@ class VariableTile:
     basis: VariableBasis
     share: Tensor  # of each row in the total weight, (n,)
     u: Tensor  # (n, r + 1)
-    ux: Tensor  # the omitted ones of the first view
+    u_omitted: Tensor  # the omitted ones of the first view
     v: Tensor  # (n, r + 1)
-    vx: Tensor  # the omitted ones of the second
+    v_omitted: Tensor  # the omitted ones of the second
     value: Tensor  # functions of the rows, (n, p)
 
     def split_into_blocks(self, size: int) -> Iterator[VariableTile]:
         """Blocks of at most so many rows."""
         for i in range(0, len(self.share), size):
-            parts = (self.share, self.u, self.ux, self.v, self.vx, self.value)
+            parts = (self.share, self.u, self.u_omitted, self.v, self.v_omitted, self.value)
             yield VariableTile(self.basis, *(part[i : i + size] for part in parts))
 
     def sum_coefficients(self) -> VariableCoefficients:
         """Sums of share times variable times value: b of each function, to be added over tiles."""
         weighted = self.value * self.share[:, None]
-        return VariableCoefficients(product(weighted.mT, self.u), product(weighted.mT, self.ux))
+        return VariableCoefficients(product(weighted.mT, self.u), product(weighted.mT, self.u_omitted))
 
     def influence_factors(
         self, a: VariableCoefficients, b: VariableCoefficients
@@ -196,24 +196,25 @@ class VariableTile:
         """Pairs (n, m) and (n, p) whose products add up to the influence without the rotation g."""
         eta = self.basis.correlations
         weight = product(self.u, (a.kept * eta).mT)
-        kernel, beyond = product(self.v, a.kept.mT), product(self.vx, a.rest.mT)
-        kept, rest = product(self.u, b.kept.mT), product(self.ux, b.rest.mT)
+        kernel, beyond = product(self.v, a.kept.mT), product(self.v_omitted, a.omitted.mT)
+        kept, rest = product(self.u, b.kept.mT), product(self.u_omitted, b.omitted.mT)
         difference = kept - product(self.v, (b.kept * eta).mT)
         first = (weight, self.value - kept - rest)
-        if self.ux.shape[1] == 0:
+        if self.u_omitted.shape[1] == 0:
             return [first, (kernel + beyond, difference)]
-        if self.vx.shape[1] == 0:
+        if self.v_omitted.shape[1] == 0:
             return [first, (kernel, difference + rest)]
         return [first, (kernel, difference + rest), (beyond, difference)]
 
     def rotation_influences(self, a: VariableCoefficients, b: VariableCoefficients) -> tuple[Tensor, Tensor]:
         """Of the kept variables towards the omitted ones: (n, r, m) to multiply b, (n, r, p) to multiply a."""
-        eta, rest, gap = self.basis.correlations[1:, None], self.basis.rest, self.basis.relevance_gaps
+        basis = self.basis
+        eta, rest, gap = basis.correlations[1:, None], basis.omitted_correlations, basis.relevance_gaps
         q, u, v = len(rest), self.u[:, 1:], self.v[:, 1:]
-        ux, vx = self.ux[:, :q], self.vx[:, :q]
+        ux, vx = self.u_omitted[:, :q], self.v_omitted[:, :q]
         s, t = (u - v * eta[:, 0])[:, :, None], (v - u * eta[:, 0])[:, :, None]
         near, far = rest.square() / gap, eta * rest / gap
-        of_a, of_b = a.rest[:, :q].mT, b.rest[:, :q].mT
+        of_a, of_b = a.omitted[:, :q].mT, b.omitted[:, :q].mT
         to_b = (vx[:, None] * near * s + ux[:, None] * far * t) @ of_a
         return to_b, (ux[:, None] * near * t + vx[:, None] * far * s) @ of_b
 
@@ -234,16 +235,14 @@ class InfluenceSums(Tree):
     ) -> InfluenceSums:
         """Of a tile whose values are p functions, then their squares; ``centred`` where influences may have a mean."""
         p, basis = tile.value.shape[1] // 2, tile.basis
-        rotating = len(basis.rest) > 0
-        step = max(1, MOST_VALUES // max(16 * p if rotating else len(tile.share), 1))
+        r, q = len(basis.correlations), len(basis.omitted_correlations)
+        step = max(1, MOST_VALUES // max(16 * p if q else len(tile.share), 1))
         parts = []
         for i in range(0, len(a), step):
             points = a[i : i + step]
-            widest = max(
-                2 * p * len(points), len(basis.correlations) * max(len(basis.rest), 2 * p, len(points))
-            )
-            blocks = tile.split_into_blocks(max(1, MOST_VALUES // widest)) if rotating else iter([tile])
-            add = _sum_influences_by_row if rotating else _sum_influences_by_factors
+            widest = max(2 * p * len(points), r * max(q, 2 * p, len(points)))
+            blocks = tile.split_into_blocks(max(1, MOST_VALUES // widest)) if q else iter([tile])
+            add = _sum_influences_by_row if q else _sum_influences_by_factors
             sums = [add(block, points, b, centred) for block in blocks]
             parts.append([torch.stack(part).sum(0) for part in zip(*sums, strict=True)])
         second, mean, weighted, negative = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -320,7 +319,7 @@ class PairedInfluenceSums(Tree):
         cls, tile: VariableTile, a: VariableCoefficients, b: VariableCoefficients
     ) -> PairedInfluenceSums:
         """Of a tile with as many functions as points."""
-        r, q = len(tile.basis.correlations), len(tile.basis.rest)
+        r, q = len(tile.basis.correlations), len(tile.basis.omitted_correlations)
         size = max(1, MOST_VALUES // (max(len(a), q) * (r if q else 1)))
         second = mean = weighted = tile.share.new_zeros(len(a))
         for block in tile.split_into_blocks(size):
