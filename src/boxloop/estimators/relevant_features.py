@@ -259,15 +259,15 @@ class RelevantFeatures(TwoViewEstimator):
             X: rows of the first view, (n, d_x).
             y: rows of the second view, (n, d_y).
         """
+        sources = self._open_first_view(X), self._open_second_view(y)
         model, pair = self.model_, self.model_.pair
         left, right = (
             correlate_columns(
                 to_numpy(apply_to_rows(source, partial(to_columns_or_indicators, view))),
                 to_numpy(apply_to_rows(source, variables)),
             )
-            for source, view, variables in (
-                (self._open_first_view(X), pair.left, model.left),
-                (self._open_second_view(y), pair.right, model.right),
+            for source, view, variables in zip(
+                sources, (pair.left, pair.right), (model.left, model.right), strict=True
             )
         )
         return left, right
