@@ -216,13 +216,16 @@ def _refuse_missing_values(source: Source, word: str, device: torch.device) -> S
         source = on_device(source, device)
     if isinstance(source, ArraySource) and bool(torch.isfinite(source.rows.sum())):
         return source  # a finite sum proves that nothing is missing
-    message = "{} has a missing value (NaN) in column {!r}: impute it, or drop the row"
-    checked = refuse_rows(source, torch.isnan, lambda name, _: message.format(word, name))
+    checked = refuse_rows(source, torch.isnan, partial(_describe_missing_value, word))  # can be pickled
     if not isinstance(source, ArraySource):
         return checked
     for _ in checked.chunks():
         pass
     return source
+
+
+def _describe_missing_value(word: str, name: str, _: float) -> str:
+    return f"{word} has a missing value (NaN) in column {name!r}: impute it, or drop the row"
 
 
 def _extract_single_column(table: Any) -> Any:
