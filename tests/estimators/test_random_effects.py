@@ -19,7 +19,7 @@ from sklearn.exceptions import ConvergenceWarning, DataConversionWarning
 import boxloop
 from boxloop.estimators import LogisticRandomEffects, PoissonRandomEffects, random_effects
 from boxloop.models import BernoulliResponse, GroupedRows, PoissonResponse, RandomEffects
-from boxloop.persist import CheckpointWriter
+from boxloop.persist import CheckpointWriter, ModelFileError
 from papers.mcem import reference
 
 KINDS = {"logistic": LogisticRandomEffects, "poisson": PoissonRandomEffects}
@@ -249,6 +249,54 @@ def test_too_few_rounds_are_told():
     X, y, groups = table("logistic")
     with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations"):
         LogisticRandomEffects(method="mcem", max_iter=1, random_state=0).fit(X, y, groups)
+
+
+def assert_same_fit(back, fit, X, groups):
+    assert type(back) is type(fit)
+    assert back.get_params() == fit.get_params()
+    for name, value in vars(fit).items():
+        if name.endswith("_") and name != "model_":
+            np.testing.assert_equal(getattr(back, name), value, err_msg=name)
+    unseen = np.where(np.arange(len(X)) % 5 == 0, np.asarray(groups).max(), groups)
+    for labels in (None, groups, unseen):
+        np.testing.assert_array_equal(
+            back.predict(X, labels, np.ones(len(X))), fit.predict(X, labels, np.ones(len(X)))
+        )
+
+
+@pytest.mark.filterwarnings("ignore")
+@every_kind
+@pytest.mark.parametrize("labels", ["numbers", "words", "objects"])
+def test_what_was_saved_is_read_back(kind, labels, tmp_path):
+    X, y, groups = table(kind)
+    if labels != "numbers":
+        groups = np.char.add("group ", groups.astype(str)).astype(object if labels == "objects" else str)
+    frame = pd.DataFrame(X, columns=["age", "dose"])
+    fit = quick(kind, chains=2, max_iter=5, slopes=("dose",)).fit(frame, y, groups)
+    fit.save(tmp_path / "m.boxloop")
+    back = boxloop.load(tmp_path / "m.boxloop")
+    assert_same_fit(back, fit, frame, groups)
+    assert_same_fit(clone(back).fit(frame, y, groups), fit, frame, groups)
+
+
+def test_a_fit_without_errors_is_saved(tmp_path):
+    """Three effects per group have no likelihood by quadrature, and a short fit no standard errors of all of them."""
+    rng = np.random.default_rng(0)
+    X, groups = rng.normal(size=(200, 3)), np.arange(200) % 8
+    fit = PoissonRandomEffects(slopes=(0, 1), chains=2, max_iter=3, random_state=0)
+    with pytest.warns(boxloop.FitWarning, match="standard error nan"):
+        fit.fit(X, rng.poisson(2.0, 200), groups)
+    assert np.isnan(fit.log_likelihood_)
+    fit.save(tmp_path / "m.boxloop")
+    assert_same_fit(boxloop.load(tmp_path / "m.boxloop"), fit, X, groups)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_labels_that_a_file_cannot_hold_are_named(tmp_path):
+    X, y, groups = table("poisson")
+    fit = quick("poisson", chains=2, max_iter=3).fit(X, y, np.datetime64("2020-01-01") + groups)
+    with pytest.raises(ModelFileError, match=r"'groups_' holds datetime64.* as text"):
+        fit.save(tmp_path / "m.boxloop")
 
 
 def changed(values, place, new):

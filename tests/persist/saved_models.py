@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,8 @@ class SavedModel:
                 yield name, lambda name=name, given=given: getattr(estimator, name)(*given)
         if "inverse_transform" in dir(type(estimator)):
             yield "inverse_transform", lambda: estimator.inverse_transform(estimator.transform(X))
+        if "groups" in signature(estimator.fit).parameters:
+            yield "predict of groups", lambda: estimator.predict(X, groups=GROUPS)
         if isinstance(estimator, boxloop.RelevantFeatures):
             yield "expect", lambda: estimator.predict(X)
         for name in sorted({*dir(type(estimator)), *vars(estimator)}):
@@ -182,6 +185,12 @@ def _own(name: str, kind: str, given: str, X: Any, y: Any = None, **params: Any)
     return SavedModel(name, fit, X, y, lambda path: cls.load(path, **{given: module}))
 
 
+def _grouped(name: str, kind: str, X: Any, y: Any, groups: Any, **params: Any) -> SavedModel:
+    return SavedModel(
+        name, lambda: getattr(boxloop, kind)(random_state=0, chains=2, **params).fit(X, y, groups), X, y
+    )
+
+
 def _named() -> SavedModel:
     import pandas as pd
 
@@ -192,6 +201,7 @@ def _named() -> SavedModel:
 X, Y = pair()
 LABELS = labels()
 BITS, COUNTS = cases.bits(N), cases.counts(N)
+GROUPS = np.array(["north", "east", "south", "west"])[np.arange(N) % 4]
 CODES = np.random.default_rng(0).integers(0, 3, size=(N, 3)).astype(float)
 
 MODELS: tuple[SavedModel, ...] = (
@@ -209,6 +219,8 @@ MODELS: tuple[SavedModel, ...] = (
     _named(),
     _made("linear", "BayesianLinearRegression", X, Y[:, 0]),
     _made("linear-two", "BayesianLinearRegression", X, Y, standardise=True),
+    _grouped("effects-logistic", "LogisticRandomEffects", X, Y[:, 0] > 0.5, GROUPS, max_iter=4),
+    _grouped("effects-poisson", "PoissonRandomEffects", X, COUNTS[:, 0], GROUPS, max_iter=4, slopes=(1,)),
     _made("energy", "EnergyBasedModel", cases.blobs(N), random_state=0, **ENERGY),
     _made("autoencoder", "VariationalAutoencoder", X, n_components=2, score_draws=4, **TRAINING),
     _made(

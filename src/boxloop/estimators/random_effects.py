@@ -27,7 +27,7 @@ from boxloop.average import Power, Running
 from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
 from boxloop.data import check_parameters, fingerprint_values, to_labels, to_vector, validate_rows
-from boxloop.estimators._base import Array, DeviceEstimator, to_numpy, warn_of
+from boxloop.estimators._base import Array, DeviceEstimator, is_double, to_numpy, warn_of
 from boxloop.estimators._input import check_score_labels, check_score_numbers
 from boxloop.estimators._params import pick_device
 from boxloop.fit import (
@@ -46,6 +46,7 @@ from boxloop.fit import (
 )
 from boxloop.loop import Observer, Outcome, run
 from boxloop.models import (
+    CONSTRAINTS,
     BernoulliResponse,
     EffectSums,
     GroupedRows,
@@ -56,7 +57,22 @@ from boxloop.models import (
     modes,
 )
 from boxloop.numeric import ConditionError, generator
-from boxloop.persist import CheckpointWriter, read_checkpoint
+from boxloop.persist import (
+    POSITIVE_DEFINITE,
+    PROGRESS,
+    Array as ArrayConstraint,
+    Check,
+    CheckpointWriter,
+    Constraints,
+    Labels,
+    ModelFile,
+    Nested,
+    Saved,
+    SaveMixin,
+    Table,
+    Values,
+    read_checkpoint,
+)
 from boxloop.progress import ProgressBar
 from boxloop.sample import RandomWalk, Target
 from boxloop.tree import Tree
@@ -68,8 +84,79 @@ IGNORED = ("verbose", "checkpoint", "max_iter")
 """Parameters that do not change the path of a fit."""
 
 
+@dataclass(frozen=True)
+class EffectErrors(Tree):
+    """An error of each parameter: intercept (), coefficients (d,) and covariance of effects (q, q); NaN if unknown."""
+
+    intercept: Tensor
+    coef: Tensor
+    covariance: Tensor
+
+
+@dataclass(frozen=True)
+class FittedEffects(Tree):
+    """A fit in the units of the data: parameters, posterior mean and covariance of each group's effects, errors."""
+
+    model: RandomEffects
+    effects: Tensor
+    effect_covariance: Tensor
+    log_likelihood: Tensor
+    standard_errors: EffectErrors
+    monte_carlo_errors: EffectErrors
+
+
+ERROR = Values("at least 0, or NaN", lambda x: bool((x.isnan() | ((x >= 0.0) & (x < math.inf))).all()))
+LIKELIHOOD = Values("finite, or NaN", lambda x: not bool(x.isinf().any()))
+FILE_CONSTRAINTS: Table = {
+    **CONSTRAINTS,
+    EffectErrors: Constraints(
+        intercept=ArrayConstraint("", ERROR),
+        coef=ArrayConstraint("d", ERROR),
+        covariance=ArrayConstraint("q q", ERROR),
+    ),
+    FittedEffects: Constraints(
+        model=Nested((RandomEffects,), "p=d+1 q dtype"),
+        effects=ArrayConstraint("g q"),
+        effect_covariance=ArrayConstraint("g q q", POSITIVE_DEFINITE),
+        log_likelihood=ArrayConstraint("", LIKELIHOOD),
+        standard_errors=Nested((EffectErrors,), "d q dtype"),
+        monte_carlo_errors=Nested((EffectErrors,), "d q dtype"),
+    ),
+}
+
+
+def _check_groups(estimator: Any, saved: Saved) -> str | None:
+    """What is wrong with the labels of a file; sorted labels are found by bisection."""
+    tree: Any = saved.tree
+    groups, model = estimator.groups_, tree.model
+    if len(groups) != saved.axes["g"]:
+        return f"groups_ has {len(groups)} labels for the effects of {saved.axes['g']} groups"
+    if not bool((groups[:-1] < groups[1:]).all()):
+        return "groups_ must be in order"
+    if len(model.shared) != len(model.factor):
+        return f"the model has {len(model.factor)} effects and names {len(model.shared)} columns for them"
+    return None
+
+
+def _check_two_classes(estimator: Any, saved: Saved) -> str | None:
+    classes = estimator.classes_
+    return None if len(classes) == 2 and classes[0] < classes[1] else "classes_ must be two labels in order"
+
+
+def effects_file(response: type, *checks: Check, **facts: Any) -> ModelFile:
+    """The file of a regression with random effects."""
+    return ModelFile(
+        FittedEffects,
+        (RandomEffects, response, EffectErrors),
+        FILE_CONSTRAINTS,
+        {**PROGRESS, "groups_": Labels, **facts},
+        attribute="_fitted",
+        checks=(is_double, _check_groups, *checks),
+    )
+
+
 @dataclass(eq=False, repr=False, kw_only=True)
-class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
+class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     """Base of the estimators; a subclass defines its response."""
 
     slopes: Sequence[int | str] = ()
@@ -187,33 +274,8 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
         return tuple(found)
 
     def _publish(self, fitted: GroupFit, rows: GroupedRows, frame: EffectUnits, labels: NDArray[Any]) -> None:
-        model, found, transform = fitted.model, fitted.errors, frame.effect_transform()
-        values = {name: to_numpy(value) for name, value in frame.to_data_units(model).items()}
-        self.coef_, self.intercept_ = values["coef"], float(values["intercept"])
-        self.covariance_ = values["covariance"]
         self.groups_ = labels
-        if found is None:
-            laplace = modes(model, rows)
-            mean, covariance = laplace.place, laplace.factor @ laplace.factor.mT
-            errors = noise = {name: np.full_like(value, np.nan) for name, value in values.items()}
-        else:
-            mean, covariance = found.latent_mean, found.latent_covariance
-            errors = {name: to_numpy(value) for name, value in found.errors.items()}
-            noise = {name: to_numpy(value) for name, value in found.monte_carlo_errors.items()}
-        self.standard_errors_, self.monte_carlo_errors_ = errors, noise
-        self._effect_covariance = (transform @ covariance @ transform.mT).cpu()
-        self.effects_ = to_numpy(mean @ transform.mT)
-        self.effect_errors_ = to_numpy(self._effect_covariance.diagonal(dim1=-2, dim2=-1).sqrt())
-        integrable = len(model.factor) <= 2
-        self.log_likelihood_ = (
-            float(group_log_likelihood(model, rows, NODES).sum()) if integrable else math.nan
-        )
-        self.model_ = RandomEffects(
-            torch.from_numpy(np.concatenate([values["intercept"][None], values["coef"]])),
-            torch.linalg.cholesky(torch.from_numpy(values["covariance"])),
-            self._response,
-            frame.shared,
-        )
+        self._from_tree(_describe_effects(fitted, rows, frame))
         self.n_iter_ = fitted.outcome.n_iter
         self.interrupted_ = fitted.interrupted
         complete = fitted.outcome.converged or self.method == "saem"
@@ -226,6 +288,16 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
                 f"{self.method} did not converge in {self.max_iter} iterations; raise max_iter",
                 ConvergenceWarning,
             )
+
+    def _from_tree(self, tree: FittedEffects) -> None:
+        self._fitted, self.model_ = tree, tree.model
+        self.coef_, self.intercept_ = to_numpy(tree.model.coefficients[1:]), float(tree.model.coefficients[0])
+        self.covariance_ = to_numpy(tree.model.covariance)
+        self.effects_ = to_numpy(tree.effects)
+        self.effect_errors_ = to_numpy(tree.effect_covariance.diagonal(dim1=-2, dim2=-1).sqrt())
+        self.log_likelihood_ = float(tree.log_likelihood)
+        self.standard_errors_ = {name: to_numpy(value) for name, value in tree.standard_errors.leaves()}
+        self.monte_carlo_errors_ = {name: to_numpy(value) for name, value in tree.monte_carlo_errors.leaves()}
 
     def _find_concerns(self, fitted: GroupFit) -> list[str]:
         concerns = []
@@ -263,8 +335,8 @@ class RandomEffectsEstimator(DeviceEstimator, BaseEstimator):
             nearest = np.searchsorted(self.groups_, labels).clip(max=len(self.groups_) - 1)
             known = torch.from_numpy(np.asarray(self.groups_[nearest] == labels))
             index = torch.from_numpy(nearest)
-            mean = mean + torch.where(known, (random * torch.from_numpy(self.effects_)[index]).sum(1), 0.0)
-            covariance = torch.where(known[:, None, None], self._effect_covariance[index], covariance)
+            mean = mean + torch.where(known, (random * self._fitted.effects[index]).sum(1), 0.0)
+            covariance = torch.where(known[:, None, None], self._fitted.effect_covariance[index], covariance)
         return mean, torch.einsum("ni,nij,nj->n", random, covariance, random)
 
 
@@ -319,6 +391,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
     """
 
     _response: ClassVar[Response] = BernoulliResponse()
+    _model_file: ClassVar[ModelFile] = effects_file(BernoulliResponse, _check_two_classes, classes_=Labels)
 
     def _encode(self, y: Any) -> Tensor:
         labels = _check_response(y)
@@ -401,6 +474,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
     """
 
     _response: ClassVar[Response] = PoissonResponse()
+    _model_file: ClassVar[ModelFile] = effects_file(PoissonResponse)
 
     def _encode(self, y: Any) -> Tensor:
         counts = to_vector(_check_response(y), "y")
@@ -626,6 +700,38 @@ class GroupFit:
     def converged(self) -> bool:
         """Whether the last step was short: the score is zero within its error."""
         return not self.interrupted and self.errors is not None and self.errors.is_short
+
+
+def _describe_effects(fitted: GroupFit, rows: GroupedRows, frame: EffectUnits) -> FittedEffects:
+    """A fit in the units of the data, on the CPU; of an interrupted fit effects are approximate and errors NaN."""
+    model, found, transform = fitted.model, fitted.errors, frame.effect_transform()
+    values = frame.to_data_units(model)
+    if found is None:
+        laplace = modes(model, rows)
+        mean, covariance = laplace.place, laplace.factor @ laplace.factor.mT
+        unknown = EffectErrors(**values).map(lambda value: torch.full_like(value, math.nan))
+        errors, noise = unknown, unknown
+    else:
+        mean, covariance = found.latent_mean, found.latent_covariance
+        errors, noise = EffectErrors(**found.errors), EffectErrors(**found.monte_carlo_errors)
+    has_quadrature = len(model.factor) <= 2
+    likelihood = (
+        group_log_likelihood(model, rows, NODES).sum() if has_quadrature else mean.new_tensor(math.nan)
+    )
+    in_data_units = RandomEffects(
+        torch.cat([values["intercept"][None], values["coef"]]),
+        torch.linalg.cholesky(values["covariance"]),
+        model.response,
+        frame.shared,
+    )
+    return FittedEffects(
+        in_data_units,
+        mean @ transform.mT,
+        transform @ covariance @ transform.mT,
+        likelihood,
+        errors,
+        noise,
+    ).to("cpu")
 
 
 def _random_walks(density: LogDensity, scale: Tensor, shape: Tensor) -> Kernel:

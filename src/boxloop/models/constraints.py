@@ -33,6 +33,7 @@ from boxloop.models.energy import EnergyModel, Perceptron
 from boxloop.models.linear_gaussian import FactorModel, PrincipalModel
 from boxloop.models.mixture import Mixture
 from boxloop.models.networks import Convolutions, Deconvolutions, Layers, Part, SavedModule
+from boxloop.models.random_effects import BernoulliResponse, PoissonResponse, RandomEffects
 from boxloop.models.vae import (
     MAX_SCORE_DRAWS,
     Autoencoder,
@@ -188,6 +189,12 @@ def _energy_fits(model: EnergyModel, axes: Axes) -> str | None:
     return None
 
 
+def _effects_fit(model: RandomEffects, axes: Axes) -> str | None:
+    if len(set(model.shared)) == len(model.shared) and set(model.shared) <= set(range(axes["p"])):
+        return None
+    return f"shared is {model.shared}, which are not distinct columns out of {axes['p']}"
+
+
 CONSTRAINTS: Table = {
     FullGaussian: Constraints(mean=Array("k d"), factor=Array("k d d", LOWER_FACTOR), floor=FLOOR),
     TiedGaussian: Constraints(mean=Array("k d"), factor=Array("d d", LOWER_FACTOR), floor=FLOOR),
@@ -290,6 +297,13 @@ CONSTRAINTS: Table = {
         log_partition=Array(""),
         log_partition_error=Array("", NOT_NEGATIVE),
         draws=Array("n d", LOCATION),
+    ),
+    RandomEffects: Constraints(
+        _effects_fit,
+        coefficients=Array("p"),
+        factor=Array("q q", LOWER_FACTOR),
+        response=Nested((BernoulliResponse, PoissonResponse)),
+        floor=FLOOR,
     ),
 }
 """By class."""

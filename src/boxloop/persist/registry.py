@@ -33,6 +33,8 @@ PROGRESS: dict[str, Any] = {
     "events_": list[str],
 }
 """Fitted attributes of most estimators, and the types that they must have in a file."""
+SEQUENCES: dict[str, Any] = {"hidden": list[int], "slopes": list[int | str]}
+"""Parameters that are sequences of plain values, and how a file holds them: widths of layers, columns."""
 UNBOUNDED = {"lower_bound_"}
 """Fitted attributes that are minus infinity where a fit had no iteration."""
 
@@ -177,7 +179,8 @@ def _describe(estimator: FileMixin) -> dict[str, Any]:
         "estimator": type(estimator).__name__,
         "params": _plain_parameters(estimator),
         "facts": {
-            name: _fact_to_json(attributes[name], kind) for name, kind in estimator._model_file.facts.items()
+            name: _fact_to_json(name, attributes[name], kind)
+            for name, kind in estimator._model_file.facts.items()
         },
     }
 
@@ -351,7 +354,7 @@ def _with_module(part: HoldsModule | None, parameter: str, module: Any, name: st
 
 
 def _plain_parameters(estimator: Any) -> dict[str, Any]:
-    """Parameters of the constructor that are plain values, and the widths of layers."""
+    """Parameters of the constructor that are plain values, or sequences of them."""
     given = estimator.get_params(deep=False).items()
     scalars: dict[str, Any] = {
         name: value.item() if isinstance(value, np.generic) else value for name, value in given
@@ -361,8 +364,9 @@ def _plain_parameters(estimator: Any) -> dict[str, Any]:
         for name, value in scalars.items()
         if value is None or isinstance(value, bool | int | float | str)
     }
-    if scalars.get("hidden") is not None:
-        kept["hidden"] = [int(width) for width in scalars["hidden"]]
+    for name in SEQUENCES:
+        if scalars.get(name) is not None:
+            kept[name] = [item.item() if isinstance(item, np.generic) else item for item in scalars[name]]
     if "param_grid" in scalars:
         kept["param_grid"] = _plain_grid(scalars["param_grid"])
     return kept
@@ -390,10 +394,13 @@ def _read_parameters(extra: Mapping[str, Any], kind: type[FileMixin]) -> dict[st
         raise ModelFileError("the parameters are not a JSON object")
     make: Any = kind
     found = {**given, "device": "cpu"} if "device" in make._get_param_names() else dict(given)
-    if found.get("hidden") is not None:
-        if not is_of(found["hidden"], list[int]) or min(found["hidden"], default=1) < 1:
-            raise ModelFileError("the parameter 'hidden' must be a list of positive widths")
-        found["hidden"] = tuple(found["hidden"])
+    for name, wanted in SEQUENCES.items():
+        if found.get(name) is not None:
+            if not is_of(found[name], wanted):
+                raise ModelFileError(f"the parameter {name!r} must be a {describe_type(wanted)}")
+            found[name] = tuple(found[name])
+    if min(found.get("hidden") or (1,)) < 1:
+        raise ModelFileError("the parameter 'hidden' must be a list of positive widths")
     return found
 
 
@@ -408,9 +415,15 @@ def _read_facts(extra: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str,
     return {name: _fact_from_json(name, given[name], kind) for name, kind in kinds.items()}
 
 
-def _fact_to_json(value: Any, kind: Any) -> Any:
+def _fact_to_json(name: str, value: Any, kind: Any) -> Any:
     if kind is Labels:
-        return {"values": value.tolist(), "dtype": value.dtype.str}
+        values = value.tolist()
+        if not is_of(values, list[bool | int | float | str]):
+            raise ModelFileError(
+                f"{name!r} holds {value.dtype}: a model file holds labels that are text, numbers or true and false; "
+                "give others to fit as text"
+            )
+        return {"values": values, "dtype": value.dtype.str}
     return encode(value, {}) if dataclasses.is_dataclass(value) else value
 
 
