@@ -143,11 +143,7 @@ GROWTH = 1.5
 
 @dataclass(frozen=True)
 class RowBuffer:
-    """Rows kept until there are enough for a first model.
-
-    ``raced`` is how many there were at the last fit from fresh starts; ``start`` a model from before the stream, which
-    stays until there are enough rows to go on from it.
-    """
+    """Rows kept until a first model is possible: ``raced`` of them at its last fresh starts, ``start`` from before."""
 
     rows: Tensor
     weight: Tensor
@@ -515,22 +511,12 @@ def is_double(estimator: Any, saved: Saved) -> str | None:
 
 
 def latent_file(model: type, *parts: type, checks: tuple[Check, ...] = ()) -> ModelFile:
-    """The file of a :class:`LatentEstimator`.
-
-    Args:
-        model: class of its model.
-        parts: classes that the model may consist of.
-        checks: of the estimator against its file.
-    """
+    """The file of a :class:`LatentEstimator`: its model, classes the model may consist of, and checks."""
     return ModelFile(model, parts, CONSTRAINTS, FACTS, checks=(is_double, *checks))
 
 
 def check_no_overflow(found: Tensor) -> Tensor:
-    """What a model says of rows, (n, ...), unless it is not a number.
-
-    Raises:
-        ValueError: a row so far away that infinity was taken from infinity; the message names it.
-    """
+    """What a model says of rows, (n, ...); refuses NaN, from a row so far away that inf was taken from inf."""
     bad = found.isnan()
     if bool(bad.any()):
         row = int(bad.reshape(len(found), -1).any(1).nonzero()[0])

@@ -151,14 +151,7 @@ def drop_zero_weights(
 def fingerprint_rows(
     X: Array, y: Array | NDArray[np.int64], x_units: ColumnScaling, y_units: ColumnScaling | None
 ) -> list[float]:
-    r"""Numbers that identify rows and their order: n, and :math:`\sum_i \cos(i) x_i` of every column.
-
-    Args:
-        X: rows, (n, d).
-        y: numbers, (n, q), or class numbers, (n,).
-        x_units: of the columns.
-        y_units: of the numbers.
-    """
+    r"""Numbers that identify rows and their order: n, and :math:`\sum_i \cos(i) x_i` of every column."""
     cpu = torch.device("cpu")
     factors = torch.arange(len(X), dtype=torch.float64).cos()
     numbers = y.astype(np.float64)
@@ -173,11 +166,6 @@ def hold_out(y: Array | NDArray[np.int64], share: float, stream: Generator) -> N
     """Which rows are held out, (n,): at random, and the same share of each class, rounded down.
 
     At least 50, or a quarter if that is less, as fewer determine the noise poorly; none if even that is below 8.
-
-    Args:
-        y: numbers, (n, q), or class numbers, (n,).
-        share: of the rows.
-        stream: of the selection.
     """
     share = max(share, min(ENOUGH_VALIDATION / len(y), MAX_SHARE)) if share > 0.0 else 0.0
     order = torch.randperm(len(y), generator=stream).numpy()
@@ -200,17 +188,7 @@ def check_outputs(outputs: Array, start: int) -> None:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """Rows from which networks learn, and those held out.
-
-    Args:
-        x: rows in standard units, (n, d).
-        y: numbers in standard units, (n, q), or class numbers, (n,).
-        validation_x: held-out rows, or None.
-        validation_y: their outputs.
-        n_outputs: of a network.
-        weight: of the rows, (n,), or None.
-        validation_weight: of the held-out rows.
-    """
+    """Rows in standard units, for training and held out; y is numbers (n, q) or class numbers (n,)."""
 
     x: Tensor
     y: Tensor
@@ -233,14 +211,8 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class MemberGroup:
-    """Networks that are trained together.
-
-    Args:
-        net: all of them as one module.
-        nets: each; they share their parameters with ``net``.
-        streams: of the order of rows, one per member.
-        seeds: of the posteriors.
-        is_module: whether it is a single module of the user, whose batches have no axis of members.
+    """Networks trained together as one module: each shares its parameters with ``net``, whose batches, unless
+    it is one module of the user's, have an axis of members.
     """
 
     net: nn.Module
@@ -251,13 +223,7 @@ class MemberGroup:
 
 
 def make_groups(estimator: BaseEstimator, data: TrainingData, stream: Generator) -> list[MemberGroup]:
-    """One group of all perceptrons of the library, or a group for each module of the user.
-
-    Args:
-        estimator: with ``hidden``, ``module``, ``activation``, ``members``, ``device`` and ``dtype``.
-        data: from which they learn.
-        stream: of all random numbers.
-    """
+    """One group of all perceptrons of the library, or a group for each module of the user."""
     device, dtype = pick_device(estimator.device), pick_dtype(estimator.dtype)
     starts, orders, observations = (spawn(one, estimator.members) for one in spawn(stream, 3))
     seeds = [seed(one) for one in observations]
@@ -316,16 +282,7 @@ def _check_module(net: nn.Module, data: TrainingData) -> None:
 
 @dataclass(frozen=True)
 class TrainedMembers:
-    """The result of a training.
-
-    Args:
-        posteriors: one for each member.
-        losses: mean over members of each epoch, of training and collection.
-        rate: learning rate of the collection.
-        decay: weight decay at the end.
-        interrupted: whether Ctrl-C ended it.
-        events: messages about the training.
-    """
+    """The result of a training: a posterior for each member, and the mean loss of members in each epoch."""
 
     posteriors: tuple[WeightPosterior, ...]
     losses: tuple[float, ...]
@@ -337,13 +294,7 @@ class TrainedMembers:
 
 @dataclass(frozen=True)
 class MemberTraining:
-    """The training of a group of members: Adam to a minimum, then SGD around it, whose weights are observed.
-
-    Args:
-        estimator: a ``NetworkRegressor`` or ``NetworkClassifier``.
-        data: in standard units.
-        group: the members.
-    """
+    """The training of a group of members: Adam to a minimum, then SGD around it, whose weights are observed."""
 
     estimator: BaseEstimator
     data: TrainingData
@@ -570,13 +521,7 @@ class MemberTraining:
 def train_networks(
     estimator: BaseEstimator, data: TrainingData, stream: Generator
 ) -> tuple[TrainedMembers, ...]:
-    """Train the members of an estimator; one result for each group.
-
-    Args:
-        estimator: a ``NetworkRegressor`` or ``NetworkClassifier``.
-        data: in standard units.
-        stream: of all random numbers.
-    """
+    """Train the members of an estimator; one result for each group."""
     results: list[TrainedMembers] = []
     for group in make_groups(estimator, data, stream):
         results.append(MemberTraining(estimator, data, group).run())
@@ -588,14 +533,7 @@ def train_networks(
 def tune_predictor(
     estimator: BaseEstimator, posterior: MultiPosterior, data: TrainingData, own_seed: int
 ) -> Predictor:
-    """A predictor with scale, and noise or temperature, from held-out rows.
-
-    Args:
-        estimator: with ``n_draws``.
-        posterior: in standard units.
-        data: of the fit.
-        own_seed: of the draws.
-    """
+    """A predictor with scale, and noise or temperature, from held-out rows."""
     kind: Kind = "classification" if data.is_classification else "regression"
     refresh = data.x if has_batch_norm(posterior.components()) else None
     predictor = Predictor.from_posterior(
@@ -760,15 +698,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         events: Sequence[str] = (),
         weight: Tensor | None = None,
     ) -> Self:
-        """Standardise, hold rows out, train, tune and store.
-
-        Args:
-            X: checked rows, (n, d).
-            y: numbers, (n, q), or class numbers, (n,).
-            y_units: of the numbers.
-            events: messages about y.
-            weight: of the rows, (n,), all above 0.
-        """
+        """Standardise, hold rows out, train, tune and store; rows are checked, and weights above 0."""
         method = pick_method(self.method, self.rank, self.rank)
         inner = method.inner if isinstance(method, WindowAverage) else method
         if self.n_draws < max(2, self.members) and not isinstance(inner, SWA):
@@ -901,12 +831,7 @@ def _mean_losses(losses: list[tuple[float, ...]], sizes: list[int]) -> list[floa
 
 
 def training_rows(estimator: NetworkEstimator, y: Any) -> NDArray[np.bool_]:
-    """Which rows of a fit trained the networks, (n,); the others determined noise or temperature, and the scale.
-
-    Args:
-        estimator: fitted, with an integer ``random_state``.
-        y: of the fit.
-    """
+    """Which rows of a fit trained the networks, (n,); the others determined noise or temperature, and the scale."""
     if not isinstance(estimator.random_state, Integral):
         raise ValueError(
             f"random_state must be a whole number, from which the rows held out are found again, got "
@@ -966,15 +891,7 @@ class MemberState(Tree):
 
 @dataclass(frozen=True)
 class NetworkState(Tree):
-    """The networks and the predictor of a fitted estimator.
-
-    Args:
-        x_units: of the columns.
-        y_units: of the outputs; None for classes.
-        members: the networks.
-        module: name of the class, if they are a module of the user.
-        noise: of the predictor, like all that follows.
-    """
+    """The networks and the predictor of a fitted estimator; ``module`` is the class of a user's networks."""
 
     x_units: ColumnScaling
     y_units: ColumnScaling | None

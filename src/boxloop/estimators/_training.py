@@ -39,14 +39,7 @@ IGNORED = ("verbose", "checkpoint", "device")
 
 
 def make_plan(estimator: BaseEstimator, steps: int, has_validation: bool, **options: Any) -> TrainPlan:
-    """The training plan of an estimator's parameters.
-
-    Args:
-        estimator: with ``learning_rate``, ``schedule``, ``clip``, ``weight_decay`` and ``patience``.
-        steps: of the whole training.
-        has_validation: whether rows are held out.
-        options: other fields of the plan.
-    """
+    """The training plan of an estimator's parameters; ``options`` are other fields of the plan."""
     cosine = Cooling(estimator.learning_rate, steps) if estimator.schedule == "cosine" else None
     rate: Schedule = cosine or Constant(estimator.learning_rate)
     patience = estimator.patience if has_validation else None
@@ -57,16 +50,7 @@ def make_plan(estimator: BaseEstimator, steps: int, has_validation: bool, **opti
 class TrainingRun:
     """One training of an estimator, with the progress bar and the checkpoint of its parameters.
 
-    Args:
-        estimator: with ``max_iter``, ``verbose`` and ``checkpoint``.
-        trainer: model, mini-batches and plan.
-        rows: by which a checkpoint identifies its data.
-        describe: the text of the progress bar.
-        seed: of the random numbers in training.
-        ignored: parameters that do not change the path of the fit.
-        identity: what else distinguishes this training from others.
-        name: of the progress bar.
-        number: among the trainings of one fit.
+    ``rows`` and ``identity`` distinguish its checkpoint from others, ``number`` the trainings of one fit.
     """
 
     estimator: BaseEstimator
@@ -107,11 +91,7 @@ class TrainingRun:
             return run(step, state, max_iter=iterations, observers=observers, resume=resume)
 
     def _synchronise(self, state: TrainState, numbers: list[int]) -> TrainState:
-        """The start of several processes, the same on all of them to the last digit.
-
-        Raises:
-            ValueError: the processes do not train the same model on the same rows.
-        """
+        """The start of several processes, the same on all of them to the last digit; refuses different rows."""
         trainer, workers = self.trainer, self.trainer.workers
         rows, weight = next(trainer.batches.epoch(0))
         point = torch.cat([value.reshape(-1) for value in state.parameters])
@@ -147,12 +127,6 @@ def check_convergence(
 
     A fit of planned length (a cosine schedule, no patience, no rows held out) tests nothing at its end, and is not
     reported as converged.
-
-    Args:
-        estimator: with ``schedule``, ``patience`` and ``max_iter``.
-        outcome: of the training.
-        has_validation: whether rows were held out.
-        improving: what still improved on them, in words.
     """
     planned = estimator.schedule == "cosine" or estimator.patience is None or not has_validation
     if not (outcome.converged or outcome.interrupted or planned):
@@ -170,14 +144,7 @@ def fingerprint_fit(
     ignored: Collection[str],
     modules: Collection[str],
 ) -> dict[str, Any]:
-    """What a checkpoint must share with the fit that continues it.
-
-    Args:
-        estimator: its parameters, its seed.
-        source: its rows and weights.
-        ignored: parameters that do not change the path of the fit.
-        modules: parameters that are networks or None, identified by their tensors.
-    """
+    """What a checkpoint must share with the fit that continues it; ``modules`` are told apart by their tensors."""
     if not isinstance(estimator.random_state, int | np.integer):
         raise ValueError(
             "a checkpoint needs an integer random_state: the same random numbers must come again"
@@ -208,14 +175,7 @@ WIDTHS, CHANNELS = (128, 128), (32, 64)
 
 @dataclass(frozen=True)
 class NetworkShapes:
-    """The shapes of rows, codes and images that default networks must fit.
-
-    Args:
-        columns: d.
-        codes: k.
-        image: (H, W) or (C, H, W) of images, None for rows.
-        hidden: widths of hidden layers, or channels of convolutions.
-    """
+    """The shapes of rows, codes and images that default networks must fit; ``hidden`` counts channels of images."""
 
     columns: int
     codes: int

@@ -268,10 +268,6 @@ def root_gamma_moments(half: Array, rate: Array) -> tuple[Array, Array]:
               \sqrt{b / (a - 1) - \text{mean}^2} \text{ for } a > 1
 
     For a large shape a both are differences of numbers of which no digit is left, and are taken from their series.
-
-    Args:
-        half: the shape a, (k, 1).
-        rate: b, (k, d).
     """
     first, second, large = half > 0.5, half > 1.0, half > LARGE_SHAPE
     shape = np.minimum(np.where(first, half, 1.0), LARGE_SHAPE)

@@ -49,12 +49,7 @@ class CountMixture(MixtureEstimator):
 
 
 def summarise_topics(estimator: Any, top: int) -> Any:
-    """A frame with one row per topic: its weight, then its words with their probabilities, the most probable first.
-
-    Args:
-        estimator: fitted, with ``weights_`` and ``probabilities_``.
-        top: number of words; all if there are fewer.
-    """
+    """A frame with one row per topic: its weight, then its most probable words with their probabilities."""
     check_is_fitted(estimator)
     names, probability = estimator._names(), estimator.probabilities_
     order = np.argsort(-probability, axis=1, kind="stable")[:, : check_count(top, "top")]

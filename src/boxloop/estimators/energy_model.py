@@ -390,11 +390,7 @@ class ChainSettings:
 
 
 def _standardise(source: Source) -> Standardisation:
-    """Standard coordinates of rows that an energy can be fitted to.
-
-    Raises:
-        ValueError: fewer than two rows, a missing value, or a constant column.
-    """
+    """Standard coordinates of rows; refuses fewer than two, missing values, and constant columns."""
     if source.n_rows < 2:
         raise ValueError(f"an energy needs at least 2 rows, got n_samples = {source.n_rows}")
     frame = coordinates(source, "columns")
@@ -417,15 +413,7 @@ def _start_model(
     rows: StandardisedSource,
     stream: Generator,
 ) -> EnergyModel:
-    """The model before training: a network over the Gaussian of standardised rows.
-
-    Args:
-        energy: the network; a perceptron when None.
-        hidden: its widths.
-        kind: of the base's covariance; None for a network that confines itself.
-        rows: standardised, in the precision of the fit.
-        stream: for random layers.
-    """
+    """The model before training: a network over the Gaussian of standardised rows."""
     base = None if kind is None else _fit_base(rows, kind)
     d = rows.n_columns
     if energy is None:
@@ -465,15 +453,7 @@ def anneal_chains(
 ) -> tuple[WeightedDraws, Tensor]:
     """Chains annealed from the base to a model of standardised rows.
 
-    Args:
-        model: of standardised rows.
-        settings: kernel and acceptance rate.
-        chains: number of independent chains.
-        stream: randomness.
-
-    Returns:
-        The chains with their weights, whose mean estimates Z; and as many draws of the model, resampled by weight and
-        then moved, so that copies differ.
+    Their mean weight estimates Z; the draws are resampled by weight and then moved, so that copies differ.
     """
     base, kernels = reference_distribution(model), settings.kernels
     ladder = choose_temperatures(
@@ -514,12 +494,6 @@ def _measure_remaining_gain(
     with f the derivatives of V in random directions of the parameters: the gain of a natural-gradient step within
     these. Unlike the mean of V it is not zero at the start, where V is. Its expectation for rows and draws of the same
     distribution is subtracted.
-
-    Args:
-        model: of standardised rows.
-        rows: standardised.
-        draws: of the model, (N, d).
-        stream: of the directions.
     """
     ahead, behind = _perturb(model, stream)
 

@@ -25,12 +25,7 @@ SAMPLED_ROWS = 100_000
 
 
 def components_are(kinds: Mapping[str, type], path: str) -> Check:
-    """Check of a file: its components are those of the parameter ``covariance_type``.
-
-    Args:
-        kinds: classes of components by covariance type.
-        path: attribute path of the components in the model.
-    """
+    """Check of a file: the components at ``path`` are those of the parameter ``covariance_type``."""
 
     def check(estimator: Any, saved: Saved) -> str | None:
         expected, components = kinds[estimator.covariance_type], attrgetter(path)(saved.tree)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from os import PathLike
@@ -37,7 +37,6 @@ from boxloop.fit import (
     LouisErrors,
     MonteCarloPlan,
     MonteCarloState,
-    NamedParameters,
     RefinementState,
     ascent_em,
     monte_carlo_em,
@@ -76,6 +75,20 @@ from boxloop.persist import (
 from boxloop.progress import ProgressBar
 from boxloop.sample import RandomWalk, Target
 from boxloop.tree import Tree
+
+Method = Literal["saem", "mcem"]
+
+STATES: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (MonteCarloState, Running, EffectSums, RandomEffects, BernoulliResponse, PoissonResponse)
+}
+"""Classes of a checkpoint, by name."""
+
+MAX_REFINEMENTS = 6
+"""Most iterations of the last stage, which measures errors."""
+
+SEPARATED = 100.0
+"""Largest coefficient of a standardised column: odds or rates that differ by more than its exp have no maximum."""
 
 NODES = 15
 """Quadrature nodes per effect of the log-likelihood."""
@@ -224,31 +237,64 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         self._check(rows)
         start = _fit_pooled(rows, self._response, frame.shared)
         device = pick_device(self.device)
-        plan, stream = self._make_plan(rows), generator(self.random_state, device)
+        resume, observers = self._open_checkpoint(rows, device)
+        stream = generator(self.random_state, device)
         rows, start, frame = rows.to(device), start.to(device), frame.to(device)
-        self._publish(_fit_groups(rows, start, plan, stream, frame.to_data_units), rows, frame, labels)
+        fitted = self._maximise_likelihood(rows, start, frame, stream, resume, observers)
+        self._publish(fitted, rows, frame, labels)
         return self
 
-    def _make_plan(self, rows: GroupedRows) -> GroupPlan:
+    def _open_checkpoint(
+        self, rows: GroupedRows, device: torch.device
+    ) -> tuple[Outcome[Any] | None, list[Observer[Any]]]:
+        """The outcome that a checkpoint holds, if there is one, and the observers of the fit."""
+        observers: list[Observer[Any]] = [ProgressBar(show=True).stage(self.method)] if self.verbose else []
+        if self.checkpoint is None:
+            return None, observers
         params = {k: repr(v) for k, v in self.get_params(deep=False).items() if k not in IGNORED}
         if self.method == "saem":  # The length of the fit determines when averaging begins.
             params["max_iter"] = repr(self.max_iter)
         if not isinstance(self.random_state, int | np.integer):
             del params["random_state"]
-        return GroupPlan(
-            method=self.method,
-            chains=self.chains,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            precision=self.precision,
-            show=bool(self.verbose),
-            checkpoint=self.checkpoint,
-            fingerprint={
-                "estimator": type(self).__name__,
-                **params,
-                "digest": fingerprint_values(*rows.leaves()),
-            },
-        )
+        digest = fingerprint_values(*rows.leaves())
+        path, known = Path(self.checkpoint), {"estimator": type(self).__name__, **params, "digest": digest}
+        resume = read_checkpoint(path, STATES, known) if path.exists() else None
+        if resume is not None:  # Files are read onto the CPU, where the state of a generator stays.
+            resume = replace(resume, state=replace(resume.state.to(device), stream=resume.state.stream))
+        return resume, [*observers, CheckpointWriter(path, known, seconds=10.0)]
+
+    def _maximise_likelihood(
+        self,
+        rows: GroupedRows,
+        start: RandomEffects,
+        frame: EffectUnits,
+        stream: Generator,
+        resume: Outcome[Any] | None,
+        observers: list[Observer[Any]],
+    ) -> GroupFit:
+        """Fit standardised rows by Monte Carlo or stochastic-approximation EM, then measure errors."""
+        state = MonteCarloState.start(start, rows, self.chains, stream)
+        if resume is None:
+            state = warm_up(state, rows, make_random_walk)
+        if self.method == "mcem":
+            ascent = AscentPlan(tol=self.tol, draws=4 * self.chains)
+            step: Any = ascent_em(rows, make_random_walk, ascent)
+        else:  # The first quarter of the iterations forgets the start, the second half is smoothed.
+            plan = MonteCarloPlan(
+                draws=lambda k: 2 * self.chains,
+                rate=BurnIn(self.max_iter // 4, Power(0.7)),
+                n_chains=self.chains,
+                smooth_after=self.max_iter // 2,
+            )
+            step = monte_carlo_em(rows, make_random_walk, plan)
+        outcome = run(step, state, max_iter=self.max_iter, observers=observers, resume=resume)
+        reached = replace(outcome.state, model=outcome.state.best)
+        if outcome.interrupted:
+            return GroupFit(reached.model, outcome, None, True)
+        watch: list[Observer[Any]] = [ProgressBar(show=True).stage("errors")] if self.verbose else []
+        refine = newton_refine(rows, make_random_walk, precision=self.precision, named=frame.to_data_units)
+        last = run(refine, RefinementState(reached), max_iter=MAX_REFINEMENTS, observers=watch)
+        return GroupFit(last.state.state.model, outcome, last.state.errors, last.interrupted)
 
     def _names(self) -> list[str]:
         return [
@@ -279,7 +325,9 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         self.n_iter_ = fitted.outcome.n_iter
         self.interrupted_ = fitted.interrupted
         complete = fitted.outcome.converged or self.method == "saem"
-        self.converged_ = bool(complete and fitted.converged)
+        # After a short last step the score is zero within its error.
+        has_short_step = fitted.errors is not None and fitted.errors.is_short
+        self.converged_ = bool(complete and has_short_step and not fitted.interrupted)
         concerns = self._find_concerns(fitted)
         self.events_ = [*fitted.outcome.events, *concerns]
         warn_of(concerns)
@@ -503,19 +551,9 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
         return tags
 
 
-SEPARATED = 100.0
-"""Largest coefficient of a standardised column: odds or rates that differ by more than its exp have no maximum."""
-
-
 @dataclass(frozen=True)
 class EffectUnits(Tree):
-    """Standard coordinates of the columns, and the transform back.
-
-    Args:
-        origin: means of the columns, (d,).
-        scale: their standard deviations, (d,).
-        slopes: columns whose coefficients vary between groups.
-    """
+    """Means and standard deviations of the columns, (d,), and the columns with random slopes."""
 
     origin: Tensor
     scale: Tensor
@@ -653,40 +691,6 @@ def _fit_pooled(rows: GroupedRows, response: Response, shared: tuple[int, ...]) 
     raise ValueError("the columns of X separate the responses completely: the likelihood has no maximum")
 
 
-Method = Literal["saem", "mcem"]
-STATES: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (MonteCarloState, Running, EffectSums, RandomEffects, BernoulliResponse, PoissonResponse)
-}
-MAX_REFINEMENTS = 6
-"""Most iterations of the last stage, which measures errors."""
-
-
-@dataclass(frozen=True)
-class GroupPlan:
-    """Settings of a fit.
-
-    Args:
-        method: ``saem`` or ``mcem``.
-        chains: per group.
-        max_iter: most iterations.
-        tol: of ``mcem``: gain in log-likelihood below which it stops.
-        precision: largest Monte Carlo error of a parameter, as a share of its standard error.
-        show: whether to draw a progress bar.
-        checkpoint: file to save progress in and to resume from.
-        fingerprint: identifies the fit in a checkpoint.
-    """
-
-    method: Method
-    chains: int
-    max_iter: int
-    tol: float
-    precision: float
-    show: bool = False
-    checkpoint: str | PathLike[str] | None = None
-    fingerprint: Mapping[str, Any] | None = None
-
-
 @dataclass(frozen=True)
 class GroupFit:
     """A fitted model and its errors, which are None if the fit was interrupted before."""
@@ -695,11 +699,6 @@ class GroupFit:
     outcome: Outcome[MonteCarloState[RandomEffects]]
     errors: LouisErrors[RandomEffects] | None
     interrupted: bool
-
-    @property
-    def converged(self) -> bool:
-        """Whether the last step was short: the score is zero within its error."""
-        return not self.interrupted and self.errors is not None and self.errors.is_short
 
 
 def _describe_effects(fitted: GroupFit, rows: GroupedRows, frame: EffectUnits) -> FittedEffects:
@@ -734,68 +733,6 @@ def _describe_effects(fitted: GroupFit, rows: GroupedRows, frame: EffectUnits) -
     ).to("cpu")
 
 
-def _random_walks(density: LogDensity, scale: Tensor, shape: Tensor) -> Kernel:
+def make_random_walk(density: LogDensity, scale: Tensor, shape: Tensor) -> Kernel:
     """The kernel of every iteration."""
     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
-
-
-def _fit_groups(
-    rows: GroupedRows,
-    start: RandomEffects,
-    plan: GroupPlan,
-    stream: Generator,
-    named: NamedParameters[RandomEffects],
-) -> GroupFit:
-    """Fit by Monte Carlo or stochastic-approximation EM, then measure errors.
-
-    Args:
-        rows: in standard coordinates.
-        start: initial model.
-        plan: settings.
-        stream: randomness.
-        named: parameters whose errors are measured.
-    """
-    resume, observers = _open_checkpoint(plan, stream.device)
-    state = MonteCarloState.start(start, rows, plan.chains, stream)
-    if resume is None:
-        state = warm_up(state, rows, _random_walks)
-    step: Any = (
-        ascent_em(rows, _random_walks, AscentPlan(tol=plan.tol, draws=4 * plan.chains))
-        if plan.method == "mcem"
-        else monte_carlo_em(rows, _random_walks, _approximation(plan))
-    )
-    outcome = run(step, state, max_iter=plan.max_iter, observers=observers, resume=resume)
-    reached = replace(outcome.state, model=outcome.state.best)
-    if outcome.interrupted:
-        return GroupFit(reached.model, outcome, None, True)
-    watch: list[Observer[Any]] = [ProgressBar(show=True).stage("errors")] if plan.show else []
-    last = run(
-        newton_refine(rows, _random_walks, precision=plan.precision, named=named),
-        RefinementState(reached),
-        max_iter=MAX_REFINEMENTS,
-        observers=watch,
-    )
-    return GroupFit(last.state.state.model, outcome, last.state.errors, last.interrupted)
-
-
-def _approximation(plan: GroupPlan) -> MonteCarloPlan:
-    """The first quarter of the iterations forgets the start, the second half is smoothed."""
-    return MonteCarloPlan(
-        draws=lambda k: 2 * plan.chains,
-        rate=BurnIn(plan.max_iter // 4, Power(0.7)),
-        n_chains=plan.chains,
-        smooth_after=plan.max_iter // 2,
-    )
-
-
-def _open_checkpoint(
-    plan: GroupPlan, device: torch.device
-) -> tuple[Outcome[Any] | None, list[Observer[Any]]]:
-    observers: list[Observer[Any]] = [ProgressBar(show=True).stage(plan.method)] if plan.show else []
-    if plan.checkpoint is None:
-        return None, observers
-    path, fingerprint = Path(plan.checkpoint), dict(plan.fingerprint or {})
-    resume = read_checkpoint(path, STATES, fingerprint) if path.exists() else None
-    if resume is not None:  # Files are read onto the CPU, where the state of a generator stays.
-        resume = replace(resume, state=replace(resume.state.to(device), stream=resume.state.stream))
-    return resume, [*observers, CheckpointWriter(path, fingerprint, seconds=10.0)]

@@ -454,13 +454,7 @@ class _Setup:
 
 
 def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None = None) -> TrainedAutoencoder:
-    """Fit rows by the parameters of an estimator, from an earlier model if there is one.
-
-    Args:
-        estimator: a ``VariationalAutoencoder``.
-        source: its rows, checked.
-        before: the model of an earlier fit, in the units of the data.
-    """
+    """Fit rows by the parameters of an estimator, from an earlier model in the units of the data if there is one."""
     if source.n_rows < 2:
         raise ValueError(f"an autoencoder needs at least 2 rows, got n_samples = {source.n_rows}")
     if estimator.precision == "mixed" and estimator.dtype != "float32":
@@ -639,11 +633,7 @@ def start_model(
     dtype: torch.dtype,
     stream: Generator,
 ) -> Autoencoder:
-    """A model of standardised rows; default networks start alike on every device.
-
-    Raises:
-        ValueError: a module that does not give the columns it should.
-    """
+    """A model of standardised rows; default networks start alike on every device."""
     streams = spawn(stream, 2)
     width, image = head.width(shapes.columns), shapes.convolution_input
     encoding: Any = Layers(shapes.columns, shapes.widths, 2 * shapes.codes)
@@ -724,12 +714,8 @@ class BoundLoss:
 
     .. math:: -\frac1n \sum_i w_i \left( E_q \log p(x_i \mid z) - \beta \, \mathrm{KL}_i \right)
 
-    Args:
-        beta: weight of the divergence in the loss; the reported bound has weight 1.
-        draws: M, draws of z per row.
-        unit: mean weight of a row, by which weights are divided.
-        offset: log-density of the data less that of the standardised rows: minus the sum of log scales.
-        workers: the processes that share the rows of a batch, each with its part of the noise of all.
+    Its parts are reported with beta = 1, and with ``offset``, the log-density of the data less that of standardised
+    rows. Weights are divided by ``unit``, their mean; ``workers`` share the rows of a batch and the noise of all.
     """
 
     beta: float = 1.0
@@ -758,15 +744,7 @@ def _make_gap(nodes: int, device: torch.device) -> MomentPenalty:
 
 @dataclass(frozen=True)
 class Validation:
-    """Validation of a model: the bound and the moment gap of held-out rows.
-
-    Args:
-        rows: standardised, in memory.
-        loss: minus the bound.
-        gap: moment gap of all of them at once.
-        weighted: whether the gap is of rows resampled by their weights.
-        alpha: weight of the gap in the validation loss.
-    """
+    """Validation of a model: the bound of held-out rows, and their moment gap, which counts with weight ``alpha``."""
 
     rows: ArraySource
     loss: BoundLoss
@@ -817,12 +795,6 @@ def choose_alpha(
 
     Among the weights whose mean bound is within one standard error (of the paired difference) of the best, it is the
     one with the smallest moment gap, and the smallest of those.
-
-    Args:
-        alphas: the weights.
-        bounds: bound of every validation row under each, (n,).
-        gaps: moment gap of validation rows under each.
-        weight: of the rows, (n,).
     """
     values = [
         GroupedSums.from_values(rows, np.arange(len(rows)), len(rows), np.asarray(weight)) for rows in bounds
