@@ -33,7 +33,6 @@ from boxloop.data import (
     Standardisation,
     StandardisedSource,
     WeightedSum,
-    check_count,
     finite_source,
     is_read_in_place,
     on_device,
@@ -41,6 +40,7 @@ from boxloop.data import (
     share_memory,
     validate_rows,
 )
+from boxloop.estimators._input import check_sample_size, match_columns
 from boxloop.estimators._params import pick_device
 from boxloop.estimators.checkpoints import checkpointed
 from boxloop.fit import (
@@ -99,6 +99,10 @@ class DeviceEstimator(SingleThreaded):
 
     device: Any
     _left_gpu = False
+
+    def _names(self) -> list[str]:
+        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(vars(self)["n_features_in_"])])
+        return [str(name) for name in names]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -255,13 +259,9 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         return self._prepare(source)
 
     def _match(self, names: tuple[str, ...], reset: bool) -> None:
+        """Set the columns, or check them against those of the fit, as scikit-learn does for arrays and frames."""
         if reset:
-            self.n_features_in_ = len(names)
-            self.__dict__.pop("feature_names_in_", None)
-            if names != tuple(
-                f"x{j}" for j in range(len(names))
-            ):  # what a table without names calls its columns
-                self.feature_names_in_ = np.asarray(names, dtype=object)
+            match_columns(self, names, reset)
             return
         known = getattr(self, "feature_names_in_", None)
         if known is None and len(names) != self.n_features_in_:
@@ -432,10 +432,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Draw rows from the fitted model, with the latent variable of each."""
         check_is_fitted(self)
-        if check_count(n_samples, "n_samples", None) < 1:
-            raise ValueError(
-                f"Invalid value for 'n_samples': {n_samples}. The sampling requires at least one sample."
-            )
+        check_sample_size(n_samples)
         device = next(self.model_.leaves())[1].device
         rows, latent = self.model_.sample(n_samples, generator(self.random_state, device))
         return to_numpy(rows), latent.cpu().numpy()
@@ -485,12 +482,6 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
         title, up = f"{type(self).__name__}: the fit", "mean log-likelihood of a row"
         return trace(self.lower_bounds_, ax, title=title, up=up, told=f"{told}: {self.lower_bound_:.6g}")
-
-    def _names(self) -> list[str]:
-        return [
-            str(name)
-            for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
-        ]
 
     def _from_tree(self, tree: Any) -> None:
         super()._from_tree(tree)

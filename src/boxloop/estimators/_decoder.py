@@ -11,9 +11,15 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import ConcatenatedRows, WeightedSum, check_count, to_float_table
+from boxloop.data import ConcatenatedRows, WeightedSum, to_float_table
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy
-from boxloop.estimators._input import Likelihood, find_shape_fault, flatten_images, open_rows
+from boxloop.estimators._input import (
+    Likelihood,
+    check_sample_size,
+    find_shape_fault,
+    flatten_images,
+    open_rows,
+)
 from boxloop.estimators._params import pick_device
 from boxloop.numeric import generator
 from boxloop.persist import Saved, SaveMixin
@@ -88,8 +94,7 @@ class DecoderEstimator(
         ``inverse_transform(codes)`` are the same without the noise.
         """
         check_is_fitted(self)
-        if check_count(n_samples, "n_samples", None) < 1:
-            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
+        check_sample_size(n_samples)
         with torch.no_grad():
             stream = generator(self.random_state, self.model_.origin.device)
             rows, codes = self.model_.sample(n_samples, stream)

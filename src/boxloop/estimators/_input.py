@@ -16,6 +16,7 @@ from torch import Tensor
 from boxloop.data import (
     MappedSource,
     SparseSource,
+    check_count,
     check_range,
     check_weight,
     is_read_in_place,
@@ -132,6 +133,12 @@ class _RowCheck:
             row, column = torch.nonzero(bad)[0].tolist()
             raise ValueError(self.message(self.names[column], float(rows[row, column])))
         return rows
+
+
+def check_sample_size(n_samples: Any) -> None:
+    """Refuse a number of rows to draw that is not a whole number of at least one."""
+    if check_count(n_samples, "n_samples", None) < 1:
+        raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
 
 
 # scikit-learn's metrics name neither the argument nor a remedy, so that a score checks its arguments first.

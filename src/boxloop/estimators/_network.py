@@ -6,7 +6,7 @@ import copy
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -450,7 +450,9 @@ class MemberTraining:
         decay = self._set_decay(adam, noise)
         for group in adam.param_groups:
             group["lr"] = self.estimator.learning_rate
-        scheduler = LambdaLR(adam, _cosine_schedule(epochs)) if annealed else None
+        scheduler = None
+        if annealed:
+            scheduler = LambdaLR(adam, lambda epoch: 0.5 * (1.0 + math.cos(math.pi * epoch / (epochs + 1))))
         return self._train(adam, epochs, "training", scheduler=scheduler), decay
 
     def _stays_near(self, start: dict[str, Tensor], noise: float, rate: float, limit: float) -> bool:
@@ -518,18 +520,6 @@ class MemberTraining:
             net.train(training)
 
 
-def train_networks(
-    estimator: BaseEstimator, data: TrainingData, stream: Generator
-) -> tuple[TrainedMembers, ...]:
-    """Train the members of an estimator; one result for each group."""
-    results: list[TrainedMembers] = []
-    for group in make_groups(estimator, data, stream):
-        results.append(MemberTraining(estimator, data, group).run())
-        if results[-1].interrupted:
-            break
-    return tuple(results)
-
-
 def tune_predictor(
     estimator: BaseEstimator, posterior: MultiPosterior, data: TrainingData, own_seed: int
 ) -> Predictor:
@@ -558,11 +548,6 @@ def _limit_variance(values: Tensor) -> float:
 
 def _has_fused_kernel(net: nn.Module) -> bool:
     return next(net.parameters()).device.type in ("cpu", "cuda")
-
-
-def _cosine_schedule(epochs: int) -> Callable[[int], float]:
-    """From 1 to nearly 0 over so many epochs."""
-    return lambda epoch: 0.5 * (1.0 + math.cos(math.pi * epoch / (epochs + 1)))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -710,7 +695,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             raise ValueError(f"A network needs at least 2 rows, got n_samples = {len(X)}")
         device, dtype = pick_device(self.device), pick_dtype(self.dtype)
         split, training, drawing = spawn(generator(self.random_state), 3)
-        self.x_units_, self.y_units_ = ColumnScaling.from_table(X, self._column_names(), weight), y_units
+        self.x_units_, self.y_units_ = ColumnScaling.from_table(X, self._names(), weight), y_units
         self._fingerprint = fingerprint_rows(X, y, self.x_units_, y_units)
         x = self.x_units_.standardise(X, dtype, device)
         if y_units is None:
@@ -726,7 +711,11 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 x[~held], outputs[~held], x[held], outputs[held], self.n_outputs_, *own_weights
             )
         self.weighted_ = weight is not None
-        results = train_networks(self, data, training)
+        results: list[TrainedMembers] = []
+        for group in make_groups(self, data, training):
+            results.append(MemberTraining(self, data, group).run())
+            if results[-1].interrupted:
+                break
         self._store_results(results)
         self.predictor_ = tune_predictor(self, self.posterior_, data, seed(drawing))
         messages = (event for result in results for event in result.events)
@@ -734,7 +723,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         warn_of(self.events_)
         return self
 
-    def _store_results(self, results: tuple[TrainedMembers, ...]) -> None:
+    def _store_results(self, results: Sequence[TrainedMembers]) -> None:
         members = [posterior for result in results for posterior in result.posteriors]
         for posterior in members:
             posterior.net.eval()
@@ -750,7 +739,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _describe_data(self, data: TrainingData) -> list[str]:
         """Messages about constant columns and missing validation rows."""
-        constant = self.x_units_.constant_columns(self._column_names())
+        constant = self.x_units_.constant_columns(self._names())
         messages = [f"constant columns have no effect: {', '.join(constant)}"] if constant else []
         if data.validation_x is None:
             what = "the noise is" if self._kind == "regression" else "the probabilities are"
@@ -783,10 +772,6 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 "audit() needs the rows of the fit as X and y, all of them and in their order; pass other rows as "
                 "X_test and y_test."
             )
-
-    def _column_names(self) -> list[str]:
-        names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
-        return [str(name) for name in names]
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "predictor_")

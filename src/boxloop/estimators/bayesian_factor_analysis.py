@@ -122,14 +122,9 @@ class BayesianFactorAnalysis(LinearEstimator):
         return max(1, math.floor(n_columns + 0.5 * (1.0 - math.sqrt(8.0 * n_columns + 1.0)) + 1e-9))
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
-        k = self._n_latent(source.n_columns)
-        if k > source.n_columns:
-            raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
-        if start is not None and tuple(start.loadings.shape) != (source.n_columns, k):
-            raise ValueError("warm_start needs a previous fit with the same columns and n_components")
         return fit_variational_factor(
             source,
-            k,
+            self._check_size(source, start),
             generator=generator(self.random_state),
             plan=plan,
             relevance_shape=self.relevance_shape,

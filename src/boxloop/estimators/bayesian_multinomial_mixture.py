@@ -15,7 +15,7 @@ from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
 from boxloop.estimators._base import to_numpy
 from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
-from boxloop.estimators.count_mixture import COUNT_LINEUP, CountMixture, summarise_topics
+from boxloop.estimators.count_mixture import COUNT_LINEUP, TopicMixture
 from boxloop.persist import ModelFile
 from boxloop.types import Source
 
@@ -24,7 +24,7 @@ WORD = 0.1
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
+class BayesianMultinomialMixture(BayesianMixtureEstimator, TopicMixture):
     r"""Mixture of multinomial documents with a posterior over its parameters, and a number of topics selected by the
     evidence bound.
 
@@ -121,26 +121,6 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, CountMixture):
             "high": np.asarray(stats.beta.ppf(0.5 + 0.5 * level, a, rest)),
             "names": np.array([f"probability[{name}]" for name in self._names()]),
         }
-
-    def summary(self, top: int = 10) -> Any:
-        """One row per topic: its weight, then its words with their probabilities, the most probable first.
-
-        Words are the column names of the rows, or ``x0``, ``x1``, ... if these have no names.
-
-        Args:
-            top: number of words; all if there are fewer.
-
-        Returns:
-            A pandas frame.
-
-        Example:
-            >>> import pandas
-            >>> from boxloop import BayesianMultinomialMixture
-            >>> X = pandas.DataFrame([[5, 4, 0], [0, 1, 6]] * 40, columns=["sea", "ship", "tree"])
-            >>> BayesianMultinomialMixture(2, random_state=0).fit(X).summary(top=2)["word 1"].sort_values().tolist()
-            ['sea (0.555)', 'tree (0.857)']
-        """
-        return summarise_topics(self, top)
 
     def _n_parameters(self) -> int:
         return int(self.n_components_ * self.n_features_in_ - 1)

@@ -9,7 +9,7 @@ from sklearn.utils import ClassifierTags
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import check_count, check_range, make_frame
-from boxloop.estimators._base import to_numpy
+from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import Mixture
@@ -48,12 +48,33 @@ class CountMixture(MixtureEstimator):
         return tags
 
 
-def summarise_topics(estimator: Any, top: int) -> Any:
-    """A frame with one row per topic: its weight, then its most probable words with their probabilities."""
-    check_is_fitted(estimator)
-    names, probability = estimator._names(), estimator.probabilities_
-    order = np.argsort(-probability, axis=1, kind="stable")[:, : check_count(top, "top")]
-    columns: dict[str, Any] = {"weight": estimator.weights_}
-    for rank, words in enumerate(order.T, 1):
-        columns[f"word {rank}"] = [f"{names[j]} ({probability[k, j]:.3g})" for k, j in enumerate(words)]
-    return make_frame(columns, [f"topic {k}" for k in range(len(probability))])
+class TopicMixture(CountMixture):
+    """Base of the mixtures of documents, whose components are topics with ``probabilities_`` of words."""
+
+    probabilities_: Array
+
+    def summary(self, top: int = 10) -> Any:
+        """One row per topic: its weight, then its words with their probabilities, the most probable first.
+
+        Words are the column names of the rows, or ``x0``, ``x1``, ... if these have no names.
+
+        Args:
+            top: number of words; all if there are fewer.
+
+        Returns:
+            A pandas frame.
+
+        Example:
+            >>> import pandas
+            >>> from boxloop import MultinomialMixture
+            >>> X = pandas.DataFrame([[5, 4, 0], [0, 1, 6]] * 40, columns=["sea", "ship", "tree"])
+            >>> MultinomialMixture(2, random_state=0).fit(X).summary(top=2)["word 1"].sort_values().tolist()
+            ['sea (0.556)', 'tree (0.857)']
+        """
+        check_is_fitted(self)
+        names, probability = self._names(), self.probabilities_
+        order = np.argsort(-probability, axis=1, kind="stable")[:, : check_count(top, "top")]
+        columns: dict[str, Any] = {"weight": self.weights_}
+        for rank, words in enumerate(order.T, 1):
+            columns[f"word {rank}"] = [f"{names[j]} ({probability[k, j]:.3g})" for k, j in enumerate(words)]
+        return make_frame(columns, [f"topic {k}" for k in range(len(probability))])

@@ -22,7 +22,6 @@ from boxloop.data import (
     Standardisation,
     StandardisedSource,
     WeightedSum,
-    check_count,
     check_parameters,
     is_read_in_place,
     on_device,
@@ -32,6 +31,7 @@ from boxloop.data import (
 )
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy, warn_of
+from boxloop.estimators._input import check_sample_size
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators._training import COUNT, POSITIVE, RATE, fingerprint_fit
 from boxloop.fit import (
@@ -356,8 +356,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
     def sample(self, n_samples: int = 1) -> Array:
         """Independent rows of the fitted model, (n, d), each from a chain of its own annealed from the base."""
         check_is_fitted(self)
-        if check_count(n_samples, "n_samples", None) < 1:
-            raise ValueError(f"Invalid value for 'n_samples': {n_samples}. At least one sample is needed.")
+        check_sample_size(n_samples)
         stream = generator(self.random_state, self.model_.origin.device)
         _, draws = anneal_chains(self.model_, self._chain_settings(), max(n_samples, LEAST_CHAINS), stream)
         return to_numpy(self.model_.origin + self.model_.scale * draws[:n_samples].double())

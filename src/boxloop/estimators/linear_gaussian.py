@@ -53,14 +53,19 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
     def _n_latent(self, n_columns: int) -> int:
         return n_columns if self.n_components is None else int(self.n_components)
 
-    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+    def _check_size(self, source: Source, start: Any) -> int:
+        """The number of factors to fit, which rows and an earlier fit must allow."""
         k = self._n_latent(source.n_columns)
         if k > source.n_columns:
             raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
-        if self.n_components is not None:
-            _check_rows(k, source.n_rows)
         if start is not None and tuple(start.loadings.shape) != (source.n_columns, k):
             raise ValueError("warm_start needs a previous fit with the same columns and n_components")
+        return k
+
+    def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
+        k = self._check_size(source, start)
+        if self.n_components is not None:
+            _check_row_count(k, source.n_rows)
         return fit_linear(
             source,
             k,
@@ -116,7 +121,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         size = np.abs(matrix).max()
         if not np.isfinite(size) or not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12 * size):
             raise ValueError("a covariance must be finite and symmetric")
-        _check_rows(self._n_latent(len(matrix)), check_count(n_samples, "n_samples"))
+        _check_row_count(self._n_latent(len(matrix)), check_count(n_samples, "n_samples"))
         centre = np.zeros(len(matrix)) if mean is None else to_vector(mean, "mean")
         if centre.shape != matrix.shape[:1] or not np.isfinite(centre).all():
             raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
@@ -219,6 +224,6 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         return super()._n_parameters() - k * (k - 1) // 2
 
 
-def _check_rows(k: int, n_rows: float) -> None:
+def _check_row_count(k: int, n_rows: float) -> None:
     if n_rows < k:
         raise ValueError(f"n_components={k} must not exceed the number of samples: there are {n_rows:g} rows")

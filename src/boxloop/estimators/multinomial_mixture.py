@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.distributions import Multinomial
 from boxloop.estimators._base import Array, latent_file, to_numpy
-from boxloop.estimators.count_mixture import COUNT_LINEUP, CountMixture, summarise_topics
+from boxloop.estimators.count_mixture import COUNT_LINEUP, TopicMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, start_topics, topic_errors
 from boxloop.models import Mixture
@@ -23,7 +23,7 @@ from boxloop.types import Source
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MultinomialMixture(CountMixture):
+class MultinomialMixture(TopicMixture):
     r"""Mixture of multinomial documents: every document is about one topic.
 
     .. math:: p(x \mid N) = \sum_k \pi_k \, N! \prod_j p_{kj}^{x_j} / x_j!
@@ -99,26 +99,6 @@ class MultinomialMixture(CountMixture):
             return (start_topics(source, template, generator(self.random_state))[0],)
         except SpectralError:  # short documents, fractions, missing values, or fewer topics
             return ()
-
-    def summary(self, top: int = 10) -> Any:
-        """One row per topic: its weight, then its words with their probabilities, the most probable first.
-
-        Words are the column names of the rows, or ``x0``, ``x1``, ... if these have no names.
-
-        Args:
-            top: number of words; all if there are fewer.
-
-        Returns:
-            A pandas frame.
-
-        Example:
-            >>> import pandas
-            >>> from boxloop import MultinomialMixture
-            >>> X = pandas.DataFrame([[5, 4, 0], [0, 1, 6]] * 40, columns=["sea", "ship", "tree"])
-            >>> MultinomialMixture(2, random_state=0).fit(X).summary(top=2)["word 1"].sort_values().tolist()
-            ['sea (0.556)', 'tree (0.857)']
-        """
-        return summarise_topics(self, top)
 
     def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:
         """Standard errors of weights and probabilities; see the base class.

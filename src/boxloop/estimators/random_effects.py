@@ -296,12 +296,6 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         last = run(refine, RefinementState(reached), max_iter=MAX_REFINEMENTS, observers=watch)
         return GroupFit(last.state.state.model, outcome, last.state.errors, last.interrupted)
 
-    def _names(self) -> list[str]:
-        return [
-            str(name)
-            for name in getattr(self, "feature_names_in_", [f"x{j}" for j in range(self.n_features_in_)])
-        ]
-
     def _slope_indices(self, names: list[str]) -> tuple[int, ...]:
         found = []
         for slope in self.slopes:

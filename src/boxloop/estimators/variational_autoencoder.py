@@ -261,14 +261,37 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
             The estimator itself.
         """
         source = self._open(X, sample_weight, reset=True)
-        trained = train(self, source, vars(self).get("model_") if self.warm_start else None)
-        self.model_ = trained.model
-        self.history_ = trained.history
-        self.n_iter_ = trained.epochs
-        self.alpha_, self.alphas_ = trained.alpha, trained.alphas
-        self.converged_, self.interrupted_ = trained.converged, trained.interrupted
-        self.events_, self.n_samples_seen_ = list(trained.events), trained.weight
-        self.training_digest_ = trained.digest
+        if source.n_rows < 2:
+            raise ValueError(f"an autoencoder needs at least 2 rows, got n_samples = {source.n_rows}")
+        if self.precision == "mixed" and self.dtype != "float32":
+            raise ValueError("precision='mixed' needs dtype='float32'")
+        before = vars(self).get("model_") if self.warm_start else None
+        survey = coordinates(source, "columns" if self.image_shape_ is None else "common")
+        frame = survey if self.likelihood == "gaussian" else identity_standardisation(source)
+        if before is not None:
+            frame = replace(frame, origin=before.origin.to(frame.origin), scale=before.scale.to(frame.scale))
+        setup = _prepare_training(self, source, frame, survey, before)
+        concerns = find_data_concerns(survey, source.names, self.n_components, self.likelihood)
+        self.alphas_: dict[str, list[float]] | None = None
+        if isinstance(self.alpha, str):
+            outcome, self.alpha_, self.alphas_ = _select_alpha(self, setup)
+        else:
+            outcome = _train_with_penalty(self, setup, self.alpha, 0)
+            last_step = self.max_iter * setup.epochs.per_epoch
+            self.alpha_ = float(self.alpha(last_step) if callable(self.alpha) else self.alpha)
+        state = outcome.state
+        model = state.fitted(setup.start)
+        if model.head.continuous:
+            model = model.affine(frame.origin, frame.scale)
+        else:  # Results in double precision, as those of standardised rows.
+            model = replace(model, origin=model.origin.double(), scale=model.scale.double())
+        self.model_ = replace(model, score_draws=self.score_draws)
+        has_validation = setup.validation is not None
+        self.converged_ = check_convergence(self, outcome, has_validation, "the validation bound still rose")
+        self.history_, self.n_iter_ = state.history_by_name(), state.epoch
+        self.interrupted_ = outcome.interrupted
+        self.events_ = [*concerns, *_find_penalty_concerns(self, state, self.alpha_), *outcome.events]
+        self.n_samples_seen_, self.training_digest_ = frame.weight, survey.digest
         warn_of(self.events_)
         return self
 
@@ -424,23 +447,7 @@ RISE = 0.2
 
 
 @dataclass(frozen=True)
-class TrainedAutoencoder:
-    """A fitted model in the units of the data, and the course of its fit."""
-
-    model: Autoencoder
-    history: dict[str, list[float]]
-    epochs: int
-    alpha: float
-    alphas: dict[str, list[float]] | None
-    converged: bool
-    interrupted: bool
-    events: tuple[str, ...]
-    weight: float
-    digest: str | None
-
-
-@dataclass(frozen=True)
-class _Setup:
+class _TrainingSetup:
     """All that training needs, for every weight of the penalty."""
 
     start: Autoencoder
@@ -451,47 +458,6 @@ class _Setup:
     device: torch.device
     seed: int
     weighted: bool
-
-
-def train(estimator: BaseEstimator, source: Source, before: Autoencoder | None = None) -> TrainedAutoencoder:
-    """Fit rows by the parameters of an estimator, from an earlier model in the units of the data if there is one."""
-    if source.n_rows < 2:
-        raise ValueError(f"an autoencoder needs at least 2 rows, got n_samples = {source.n_rows}")
-    if estimator.precision == "mixed" and estimator.dtype != "float32":
-        raise ValueError("precision='mixed' needs dtype='float32'")
-    survey = coordinates(source, "columns" if estimator.image_shape_ is None else "common")
-    frame = survey if estimator.likelihood == "gaussian" else identity_standardisation(source)
-    if before is not None:
-        frame = replace(frame, origin=before.origin.to(frame.origin), scale=before.scale.to(frame.scale))
-    setup = _prepare(estimator, source, frame, survey, before)
-    concerns = find_data_concerns(survey, source.names, estimator.n_components, estimator.likelihood)
-    if isinstance(estimator.alpha, str):
-        outcome, alpha, table = _select_alpha(estimator, setup)
-    else:
-        alpha, table = estimator.alpha, None
-        outcome = _run(estimator, setup, alpha, 0)
-        alpha = float(alpha(estimator.max_iter * setup.epochs.per_epoch) if callable(alpha) else alpha)
-    state = outcome.state
-    model = state.fitted(setup.start)
-    if model.head.continuous:
-        model = model.affine(frame.origin, frame.scale)
-    else:  # Results in double precision, as those of standardised rows.
-        model = replace(model, origin=model.origin.double(), scale=model.scale.double())
-    converged = check_convergence(
-        estimator, outcome, setup.validation is not None, "the validation bound still rose"
-    )
-    return TrainedAutoencoder(
-        replace(model, score_draws=estimator.score_draws),
-        state.history_by_name(),
-        state.epoch,
-        alpha,
-        table,
-        converged,
-        outcome.interrupted,
-        (*concerns, *_find_penalty_concerns(estimator, state, alpha), *outcome.events),
-        frame.weight,
-        survey.digest,
-    )
 
 
 def _find_penalty_concerns(estimator: BaseEstimator, state: TrainState, alpha: float) -> tuple[str, ...]:
@@ -509,13 +475,13 @@ def _find_penalty_concerns(estimator: BaseEstimator, state: TrainState, alpha: f
     )
 
 
-def _prepare(
+def _prepare_training(
     estimator: BaseEstimator,
     source: Source,
     frame: Standardisation,
     survey: Standardisation,
     before: Autoencoder | None,
-) -> _Setup:
+) -> _TrainingSetup:
     device, dtype = pick_device(estimator.device), pick_dtype(estimator.dtype)
     rows = StandardisedSource(source, frame, dtype)
     streams = spawn(generator(estimator.random_state), 5)
@@ -532,7 +498,7 @@ def _prepare(
     if before is None:
         start = _match_means(start, estimator.likelihood, survey)
     else:
-        start = _restart(start, before)
+        start = _continue_from(start, before)
     unit = frame.weight / source.n_rows
     loss = BoundLoss(
         estimator.beta, estimator.n_draws, unit, -float(frame.scale.log().sum()), current_workers()
@@ -541,10 +507,10 @@ def _prepare(
     weighted = not has_equal_weights(source)
     gap = _make_gap(estimator.penalty_nodes, device)
     validation = None if validation_rows is None else Validation(validation_rows, loss, gap, weighted)
-    return _Setup(start, epochs, loss, validation, source, device, own_seed, weighted)
+    return _TrainingSetup(start, epochs, loss, validation, source, device, own_seed, weighted)
 
 
-def _restart(start: Autoencoder, before: Autoencoder) -> Autoencoder:
+def _continue_from(start: Autoencoder, before: Autoencoder) -> Autoencoder:
     """The start with the parameters of an earlier fit."""
     learned = tuple(value.to(like) for value, like in zip(before.trainable(), start.trainable()))
     if [value.shape for value in learned] != [value.shape for value in start.trainable()]:
@@ -554,7 +520,9 @@ def _restart(start: Autoencoder, before: Autoencoder) -> Autoencoder:
     return start.with_trainable(learned)
 
 
-def _run(estimator: BaseEstimator, setup: _Setup, alpha: Any, number: int) -> Outcome[TrainState]:
+def _train_with_penalty(
+    estimator: BaseEstimator, setup: _TrainingSetup, alpha: Any, number: int
+) -> Outcome[TrainState]:
     """Train at one weight of the penalty."""
     steps = estimator.max_iter * setup.epochs.per_epoch
     rise, after = int(RISE * steps), int(estimator.alpha_from * steps)
@@ -601,7 +569,7 @@ def _describe_progress(progress: Progress[TrainState]) -> str:
 
 
 def _select_alpha(
-    estimator: BaseEstimator, setup: _Setup
+    estimator: BaseEstimator, setup: _TrainingSetup
 ) -> tuple[Outcome[TrainState], float, dict[str, list[float]]]:
     """Train at every weight of the grid from the same start, and select by validation rows."""
     validation = setup.validation
@@ -609,7 +577,7 @@ def _select_alpha(
         raise ValueError("alpha='validation' needs rows to validate on: set validation_fraction above 0")
     outcomes: list[Outcome[TrainState]] = []
     for number, alpha in enumerate(ALPHAS):
-        outcomes.append(_run(estimator, setup, alpha, number))
+        outcomes.append(_train_with_penalty(estimator, setup, alpha, number))
         if outcomes[-1].interrupted:
             break
     tried = ALPHAS[: len(outcomes)]
