@@ -57,7 +57,7 @@ def open_rows_for_model(
 ) -> Source:
     """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so."""
     source = on_device(open_source(flatten_images(X), sample_weight), torch.device(device))
-    prepare = getattr(unwrap_search(model), "_prepare", None)
+    prepare = getattr(unwrap_search(model), "_prepare_rows", None)
     return source if prepare is None else prepare(source)
 
 

@@ -42,7 +42,7 @@ from boxloop.data import (
 )
 from boxloop.estimators._input import check_sample_size, match_columns
 from boxloop.estimators._params import pick_device
-from boxloop.estimators.checkpoints import checkpointed
+from boxloop.estimators.checkpoints import add_checkpoint
 from boxloop.fit import (
     Coordinates,
     Engine,
@@ -86,7 +86,7 @@ def warn_of(concerns: Iterable[str]) -> None:
         warn_caller(concern, FitWarning)
 
 
-FITS = ("fit", "fit_predict", "fit_transform", "fit_covariance")
+FIT_METHODS = ("fit", "fit_predict", "fit_transform", "fit_covariance")
 """Methods that start afresh, and can be called again on another device."""
 
 
@@ -108,23 +108,23 @@ class DeviceEstimator(SingleThreaded):
         super().__init_subclass__(**kwargs)
         for name, value in list(vars(cls).items()):
             if isinstance(value, FunctionType) and not name.startswith("_"):
-                setattr(cls, name, _within_memory(value))
+                setattr(cls, name, _handle_memory_error(value))
 
 
-def _within_memory(function: Callable[..., Any]) -> Callable[..., Any]:
+def _handle_memory_error(function: Callable[..., Any]) -> Callable[..., Any]:
     """The method; where the memory of the GPU ends, on the CPU or with advice."""
     name = function.__name__
 
     @wraps(function)
     def call(self: DeviceEstimator, *args: Any, **kwargs: Any) -> Any:
-        if name in FITS and self._left_gpu:
+        if name in FIT_METHODS and self._left_gpu:
             self._left_gpu = False
         try:
             if not self._left_gpu:
                 return function(self, *args, **kwargs)
         except torch.OutOfMemoryError as error:
             where = f"the GPU has too little memory for {type(self).__name__}.{name}"
-            if self.device != "auto" or name not in FITS:
+            if self.device != "auto" or name not in FIT_METHODS:
                 raise DeviceMemoryError(
                     f"{where}: use device='cpu', dtype='float32' or fewer rows at a time, or fit with device='auto', "
                     f"which goes on on the CPU ({error})"
@@ -216,18 +216,18 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     def _n_latent(self, n_columns: int) -> int:
         """How many components or factors a table of this width asks for."""
 
-    def _reported(self, model: Any) -> Any:
+    def _to_reported_model(self, model: Any) -> Any:
         """The fitted model in the form that is reported."""
         return model
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
 
-    def _condensed(self, source: Source) -> Source:
+    def _condense_rows(self, source: Source) -> Source:
         """Standardised rows, or fewer that have the same likelihood."""
         return source
 
-    def _prepare(self, source: Source) -> Source:
+    def _prepare_rows(self, source: Source) -> Source:
         """Check or change rows before any use."""
         return source
 
@@ -238,7 +238,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             source = open_source(X, sample_weight)
             if isinstance(source, SparseSource) and not self._sparse:
                 raise ValueError(f"{type(self).__name__} takes no sparse rows")
-            self._match(source.names, reset)
+            self._match_columns(source.names, reset)
         else:
             X = validate_rows(
                 self,
@@ -256,9 +256,9 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 source = open_source(X, sample_weight, names)
         if self.device != "cpu":
             source = on_device(source, pick_device(self.device))
-        return self._prepare(source)
+        return self._prepare_rows(source)
 
-    def _match(self, names: tuple[str, ...], reset: bool) -> None:
+    def _match_columns(self, names: tuple[str, ...], reset: bool) -> None:
         """Set the columns, or check them against those of the fit, as scikit-learn does for arrays and frames."""
         if reset:
             match_columns(self, names, reset)
@@ -285,11 +285,11 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             observers=observers,
             dtype=getattr(torch, self.dtype),
         )
-        return plan if self.checkpoint is None else checkpointed(self, plan, source)
+        return plan if self.checkpoint is None else add_checkpoint(self, plan, source)
 
     def _publish_fit(self, fit: Fit[Any]) -> Self:
         """Set the fitted attributes and say what deserves a look."""
-        self.model_ = self._reported(fit.model)
+        self.model_ = self._to_reported_model(fit.model)
         self.lower_bounds_ = fit.trace
         self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
         self.n_iter_ = fit.outcome.n_iter
@@ -322,7 +322,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         Args:
             X: a batch of rows, of any length.
             y: ignored.
-            sample_weight: one non-negative weight a row.
+            sample_weight: one non-negative weight per row.
 
         Returns:
             The estimator itself.
@@ -334,12 +334,12 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         rows, weight = torch.cat([tile for tile, _ in tiles]), torch.cat([w for _, w in tiles])
         stream = vars(self).get("_stream")
         if isinstance(stream, OnlineStream):
-            self._stream = self._flow(stream, rows, weight)
+            self._stream = self._update_stream(stream, rows, weight)
         else:
-            self._stream = self._gather(stream, rows, weight)
+            self._stream = self._buffer_batch(stream, rows, weight)
         return self
 
-    def _gather(self, kept: RowBuffer | None, rows: Tensor, weight: Tensor) -> RowBuffer | OnlineStream:
+    def _buffer_batch(self, kept: RowBuffer | None, rows: Tensor, weight: Tensor) -> RowBuffer | OnlineStream:
         if kept is None:
             kept = RowBuffer(rows, weight, start=vars(self).get("model_"))
         else:
@@ -356,14 +356,14 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             kept = replace(kept, raced=alive)
         else:
             fit = self._fit(source, Plan(max_iter=10, tol=1e-4, finish=False), self.model_)
-        self._announce(fit, fit.frame.weight)
+        self._publish_stream_fit(fit, fit.frame.weight)
         if not enough:
             return kept
         warn_of(fit.concerns)
         state: OnlineState[Any] = OnlineState(fit.standard, Running(fit.statistics, 1))
         return OnlineStream(fit.frame, state, fit.frame.weight)
 
-    def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
+    def _update_stream(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
         fresh, frame = float(weight.sum()), stream.frame
         seen, since = stream.seen + fresh, stream.since + fresh
         gamma, smoothing = (fresh / seen) ** STEP_EXPONENT, min(1.0, 2.0 * fresh / (since + fresh))
@@ -374,12 +374,14 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
         level = level_of(best, ArraySource(rows, weight), here)
         model = from_standard(best, frame, self._kind)
-        self._announce(Fit(model, best, frame, outcome, [done.objective + level], done.events), seen)
+        self._publish_stream_fit(
+            Fit(model, best, frame, outcome, [done.objective + level], done.events), seen
+        )
         warn_of(done.events)
         return OnlineStream(frame, done.state, seen, since)
 
-    def _announce(self, fit: Fit[Any], seen: float) -> None:
-        self.model_ = self._reported(fit.model)
+    def _publish_stream_fit(self, fit: Fit[Any], seen: float) -> None:
+        self.model_ = self._to_reported_model(fit.model)
         self.n_iter_ = fit.outcome.n_iter
         self.n_samples_seen_ = seen
         self.training_digest_ = None  # batches are forgotten
@@ -403,10 +405,10 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density of the rows, by their weights where they have any."""
-        total, n = self._density(X, sample_weight)
+        total, n = self._sum_log_densities(X, sample_weight)
         return total / n
 
-    def _density(self, X: Any, sample_weight: Any = None) -> tuple[float, float]:
+    def _sum_log_densities(self, X: Any, sample_weight: Any = None) -> tuple[float, float]:
         """Weighted sum of the log-densities of rows and sum of the weights: two numbers, wherever the rows lie."""
         check_is_fitted(self)
         model = self.model_
@@ -422,11 +424,11 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def aic(self, X: Any, sample_weight: Any = None) -> float:
         """Akaike's information criterion on X; lower is better."""
-        return -2.0 * self._density(X, sample_weight)[0] + 2.0 * self._n_parameters()
+        return -2.0 * self._sum_log_densities(X, sample_weight)[0] + 2.0 * self._n_parameters()
 
     def bic(self, X: Any, sample_weight: Any = None) -> float:
         """Bayesian information criterion on X, whose number of rows is the sum of weights; lower is better."""
-        total, n = self._density(X, sample_weight)
+        total, n = self._sum_log_densities(X, sample_weight)
         return -2.0 * total + self._n_parameters() * math.log(n)
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
@@ -456,12 +458,12 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         if self._kind == "none":
             found = standard_errors(model, source)
         else:
-            rows = self._condensed(StandardisedSource(source, frame))
+            rows = self._condense_rows(StandardisedSource(source, frame))
             found = standard_errors(model, rows, lambda m: m.affine(frame.origin, frame.scale).named())
         return {name: to_numpy(value) for name, value in found.errors.items()}
 
     def plot_trace(self, ax: Axes | None = None) -> Axes:
-        """Mean log-likelihood of a row after each round of the fit.
+        """Mean log-likelihood per row after each iteration of the fit.
 
         Args:
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
@@ -479,9 +481,9 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         check_is_fitted(self)
         from boxloop.figures import trace
 
-        told = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
-        title, up = f"{type(self).__name__}: the fit", "mean log-likelihood of a row"
-        return trace(self.lower_bounds_, ax, title=title, up=up, told=f"{told}: {self.lower_bound_:.6g}")
+        state = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        title, up = f"{type(self).__name__}: the fit", "mean log-likelihood per row"
+        return trace(self.lower_bounds_, ax, title=title, up=up, told=f"{state}: {self.lower_bound_:.6g}")
 
     def _from_tree(self, tree: Any) -> None:
         super()._from_tree(tree)
@@ -495,7 +497,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         return tags
 
 
-def is_double(estimator: Any, saved: Saved) -> str | None:
+def check_double_precision(estimator: Any, saved: Saved) -> str | None:
     """A check of a file: its model is of the precision in which it is published."""
     dtype = saved.axes["dtype"]
     return None if dtype == torch.float64 else f"its model holds {dtype}, not torch.float64"
@@ -503,7 +505,7 @@ def is_double(estimator: Any, saved: Saved) -> str | None:
 
 def latent_file(model: type, *parts: type, checks: tuple[Check, ...] = ()) -> ModelFile:
     """The file of a :class:`LatentEstimator`: its model, classes the model may consist of, and checks."""
-    return ModelFile(model, parts, CONSTRAINTS, FACTS, checks=(is_double, *checks))
+    return ModelFile(model, parts, CONSTRAINTS, FACTS, checks=(check_double_precision, *checks))
 
 
 def check_no_overflow(found: Tensor) -> Tensor:

@@ -116,6 +116,6 @@ class DecoderEstimator(
         return trace(values, ax, title=f"{type(self).__name__}: the fit", up=axis, told=state)
 
 
-def has_image_shape(estimator: Any, saved: Saved) -> str | None:
+def check_image_shape(estimator: Any, saved: Saved) -> str | None:
     """Check of a file: images of the shape that it names have as many pixels as the model has columns."""
     return find_shape_fault(estimator.image_shape_, estimator.n_features_in_)

@@ -329,7 +329,7 @@ class MemberTraining:
         half = self.epochs // 2
         for epochs, annealed in ((half, False), (self.epochs - half, True)):
             if epochs:
-                history, decay = self._descend(adam, noise, epochs, annealed)
+                history, decay = self._run_adam(adam, noise, epochs, annealed)
                 losses += self._member_losses(history)
                 if history.interrupted:
                     return self._stop_early(losses, decay)
@@ -342,7 +342,7 @@ class MemberTraining:
             if 1.0 / NOISE_FACTOR <= revised / noise <= NOISE_FACTOR:
                 break
             noise = revised
-            result = self._revise(result, noise)
+            result = self._retrain_with_noise(result, noise)
         return result
 
     def initial_noise(self) -> float:
@@ -360,7 +360,7 @@ class MemberTraining:
         x, y, weight = self.data.x, self.data.y, self.data.weight
         if self.data.validation_x is not None and self.data.validation_y is not None:
             x, y, weight = self.data.validation_x, self.data.validation_y, self.data.validation_weight
-        with self._evaluation_mode() as net, torch.no_grad():
+        with self._in_evaluation_mode() as net, torch.no_grad():
             square = (net(x) - y).square()
             if weight is not None:
                 square = square * (weight / weight.mean())[:, None]
@@ -372,7 +372,7 @@ class MemberTraining:
             return previous
         mixture = MultiPosterior(posteriors)
         mixture.components()  # warns once of what is wrong with them
-        with self._evaluation_mode(), warnings.catch_warnings():
+        with self._in_evaluation_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore", WeightWarning)  # this tuning may not be the last
             predictor = tune_predictor(self.estimator, mixture, self.data, self.group.seeds[0])
         return _limit_variance(torch.as_tensor(predictor.noise).square())
@@ -383,7 +383,7 @@ class MemberTraining:
         fixed = self.estimator.collect_rate
         rates = [fixed] if fixed else [MAX_RATE / 2**halvings for halvings in range(HALVINGS)]
         for rate in rates:
-            if not fixed and not self._stays_near(start, noise, rate, MAX_RISE * losses[-1]):
+            if not fixed and not self._is_rate_stable(start, noise, rate, MAX_RISE * losses[-1]):
                 continue
             try:
                 result = self._observe_weights(start, noise, rate, losses)
@@ -443,7 +443,7 @@ class MemberTraining:
         self._set_decay(sgd, noise)
         return sgd
 
-    def _descend(
+    def _run_adam(
         self, adam: Adam, noise: float, epochs: int, annealed: bool
     ) -> tuple[TrainingHistory, float]:
         """Epochs of Adam at a constant rate, or at one that falls to nearly 0; and the weight decay."""
@@ -455,7 +455,7 @@ class MemberTraining:
             scheduler = LambdaLR(adam, lambda epoch: 0.5 * (1.0 + math.cos(math.pi * epoch / (epochs + 1))))
         return self._train(adam, epochs, "training", scheduler=scheduler), decay
 
-    def _stays_near(self, start: dict[str, Tensor], noise: float, rate: float, limit: float) -> bool:
+    def _is_rate_stable(self, start: dict[str, Tensor], noise: float, rate: float, limit: float) -> bool:
         """Whether the loss stays below a limit in a trial."""
         sgd = self._make_sgd(start, noise, rate)
         try:
@@ -485,9 +485,9 @@ class MemberTraining:
         events = (message,) if history.interrupted else history.events
         return TrainedMembers(posteriors, losses, rate, decay, history.interrupted, events)
 
-    def _revise(self, previous: TrainedMembers, noise: float) -> TrainedMembers:
+    def _retrain_with_noise(self, previous: TrainedMembers, noise: float) -> TrainedMembers:
         """Continue the training with another noise, and collect again; the previous weights if that fails."""
-        history, _ = self._descend(self._make_adam(), noise, max(1, self.epochs // 2), True)
+        history, _ = self._run_adam(self._make_adam(), noise, max(1, self.epochs // 2), True)
         losses = previous.losses + self._member_losses(history)
         if history.interrupted:
             message = "interrupted while the noise was revised: the weights are those collected before"
@@ -511,7 +511,7 @@ class MemberTraining:
         return TrainedMembers(points, losses, math.nan, decay, True, (message,))
 
     @contextmanager
-    def _evaluation_mode(self) -> Iterator[nn.Module]:
+    def _in_evaluation_mode(self) -> Iterator[nn.Module]:
         net = self.group.net
         training = net.training
         try:
@@ -657,11 +657,11 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         tables = (rows, outputs, test_rows, test_outputs)
         first = audit(members[0], *tables, **options, predictor=predictor, chains=chains)
         if len(members) == 1:
-            return _relax_decay(first)
+            return _relax_weight_decay(first)
         ensemble = audit(self.posterior_, *tables, **options, predictor=predictor, chains=0)
         note = f"trajectory and last layer are those of the first of {len(members)} networks"
         assumptions = (*first.assumptions, note)
-        return _relax_decay(
+        return _relax_weight_decay(
             replace(first, title=ensemble.title, weight_decay=ensemble.weight_decay, assumptions=assumptions)
         )
 
@@ -716,14 +716,14 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             results.append(MemberTraining(self, data, group).run())
             if results[-1].interrupted:
                 break
-        self._store_results(results)
+        self._publish_training(results)
         self.predictor_ = tune_predictor(self, self.posterior_, data, seed(drawing))
         messages = (event for result in results for event in result.events)
         self.events_ = list(dict.fromkeys((*events, *self._describe_data(data), *messages)))
         warn_of(self.events_)
         return self
 
-    def _store_results(self, results: Sequence[TrainedMembers]) -> None:
+    def _publish_training(self, results: Sequence[TrainedMembers]) -> None:
         members = [posterior for result in results for posterior in result.posteriors]
         for posterior in members:
             posterior.net.eval()
@@ -827,7 +827,7 @@ def training_rows(estimator: NetworkEstimator, y: Any) -> NDArray[np.bool_]:
     return ~hold_out(outputs, estimator.validation_fraction, split)
 
 
-def _relax_decay(found: Audit) -> Audit:
+def _relax_weight_decay(found: Audit) -> Audit:
     """Allow for a noise that agrees with the final one up to a factor; the setting to change is the prior."""
     decay = found.weight_decay
     if decay is None:

@@ -86,11 +86,13 @@ class TrainingRun:
         state = self.trainer.start(self.seed)
         iterations = self.trainer.iterations(self.estimator.max_iter)
         if not workers.alone:
-            state = self._synchronise(state, [iterations, 0 if resume is None else 1 + resume.n_iter])
+            state = self._synchronise_processes(
+                state, [iterations, 0 if resume is None else 1 + resume.n_iter]
+            )
         with workers.interruptible(self.trainer, device) as step:
             return run(step, state, max_iter=iterations, observers=observers, resume=resume)
 
-    def _synchronise(self, state: TrainState, numbers: list[int]) -> TrainState:
+    def _synchronise_processes(self, state: TrainState, numbers: list[int]) -> TrainState:
         """The start of several processes, the same on all of them to the last digit; refuses different rows."""
         trainer, workers = self.trainer, self.trainer.workers
         rows, weight = next(trainer.batches.epoch(0))
@@ -153,12 +155,12 @@ def fingerprint_fit(
     return {
         "estimator": type(estimator).__name__,
         **{k: _describe(v) for k, v in parameters.items() if k not in ignored and k not in modules},
-        **{name: _digest_module(parameters[name]) for name in modules},
+        **{name: _fingerprint_module(parameters[name]) for name in modules},
         "rows": fingerprint_source(source),
     }
 
 
-def _digest_module(module: Any) -> str:
+def _fingerprint_module(module: Any) -> str:
     """A digest of a network's layers and tensors."""
     start = {} if module is None else module.state_dict()
     return fingerprint_values(module, *start.items())

@@ -124,7 +124,7 @@ class BayesianFactorAnalysis(LinearEstimator):
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
         return fit_variational_factor(
             source,
-            self._check_size(source, start),
+            self._check_factor_count(source, start),
             generator=generator(self.random_state),
             plan=plan,
             relevance_shape=self.relevance_shape,
@@ -132,11 +132,13 @@ class BayesianFactorAnalysis(LinearEstimator):
             start=start,
         )
 
-    def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
+    def _update_stream(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
         """The averaged statistics of a stream stand for all rows so far: the posterior narrows with their number."""
         model: Any = stream.state.model
         longer = replace(model, total=stream.seen + float(weight.sum()))
-        return super()._flow(replace(stream, state=replace(stream.state, model=longer)), rows, weight)
+        return super()._update_stream(
+            replace(stream, state=replace(stream.state, model=longer)), rows, weight
+        )
 
     def _publish(self, model: Any) -> None:
         super()._publish(model)
@@ -157,7 +159,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         }
 
     def summary(self) -> Any:
-        """One row a column: loading on every factor in use, communality and noise variance, as a pandas frame."""
+        """One row per column: loading on every factor in use, communality and noise variance, as a pandas frame."""
         check_is_fitted(self)
         used = self.components_[: self.n_components_]
         columns: dict[str, Any] = {f"factor {k}": row for k, row in enumerate(used)}

@@ -155,13 +155,13 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         return "common" if self.covariance_type == "spherical" else "columns"
 
     @property
-    def _matrices(self) -> bool:
+    def _has_matrix_covariance(self) -> bool:
         return self.covariance_type in ("full", "tied")
 
-    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
+    def _make_component_prior(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         origin, scale, d = frame.origin, frame.scale, standard.n_columns
         given = self._check_covariance_prior(d)
-        estimated = given is None and self._matrices
+        estimated = given is None and self._has_matrix_covariance
         covariance = (
             standard_covariance(standard)
             if estimated
@@ -172,11 +172,11 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         )
         mean, strength, dof, size = prior.mean, prior.strength, prior.dof, prior.scale
         if self.mean_prior is not None:
-            mean = ((_vector("mean_prior", self.mean_prior, (d,), origin) - origin) / scale)[None]
+            mean = ((_check_prior_vector("mean_prior", self.mean_prior, (d,), origin) - origin) / scale)[None]
         if self.mean_precision_prior is not None:
             strength = torch.full_like(strength, self.mean_precision_prior)
         if self.degrees_of_freedom_prior is not None:
-            if self._matrices and self.degrees_of_freedom_prior <= d - 1:
+            if self._has_matrix_covariance and self.degrees_of_freedom_prior <= d - 1:
                 raise ValueError(
                     f"degrees_of_freedom_prior must be more than {d - 1}, the number of columns less one, "
                     f"got {self.degrees_of_freedom_prior}"
@@ -184,7 +184,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             dof = torch.full_like(dof, self.degrees_of_freedom_prior)
         if given is not None:
             units = scale[:1] if self.covariance_type == "spherical" else scale
-            square = units[:, None] * units if self._matrices else units.square()
+            square = units[:, None] * units if self._has_matrix_covariance else units.square()
             size = (torch.from_numpy(given).to(origin) / square).expand_as(size).contiguous()
         components: ComponentDistribution = type(prior)(mean, strength, dof, size)
         return components
@@ -202,11 +202,13 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             )
         if not np.isfinite(value).all():
             raise ValueError("covariance_prior holds a value that is not finite")
-        if self._matrices and not np.allclose(value, value.T):
+        if self._has_matrix_covariance and not np.allclose(value, value.T):
             raise ValueError("covariance_prior must be symmetric")
-        least = np.linalg.eigvalsh(value)[0] if self._matrices else value.min()
+        least = np.linalg.eigvalsh(value)[0] if self._has_matrix_covariance else value.min()
         if not least > 0.0:
-            raise ValueError("covariance_prior must be positive" + (" definite" if self._matrices else ""))
+            raise ValueError(
+                "covariance_prior must be positive" + (" definite" if self._has_matrix_covariance else "")
+            )
         return np.array(value)
 
     def _publish(self, model: Any) -> None:
@@ -231,7 +233,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     def _shown(self) -> NDArray[np.int64]:
         return np.flatnonzero(self.active_)
 
-    def _columns(self, level: float) -> Columns:
+    def _summarise_components(self, level: float) -> Columns:
         r"""Means have Student's t distribution; :math:`\sqrt{\Sigma_{jj}}` are roots of inverse gamma variables."""
         posterior = self.model_.parameter_posterior.components
         dof, scale = (to_numpy(value) for value in posterior.marginal())
@@ -279,7 +281,7 @@ def root_gamma_moments(half: Array, rate: Array) -> tuple[Array, Array]:
     return np.where(first, root * mean, np.inf), np.where(second, root * deviation, np.inf)
 
 
-def _vector(name: str, value: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
+def _check_prior_vector(name: str, value: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
     array = np.array(value, dtype=np.float64)
     if array.shape != shape:
         raise ValueError(f"{name} should have the shape {shape}, but got {array.shape}")

@@ -26,7 +26,7 @@ from boxloop.data import (
     open_source,
     pair_sources,
 )
-from boxloop.estimators._base import Array, DeviceEstimator, is_double, to_numpy, warn_of
+from boxloop.estimators._base import Array, DeviceEstimator, check_double_precision, to_numpy, warn_of
 from boxloop.estimators._input import check_score_numbers, open_rows
 from boxloop.estimators._params import pick_device
 from boxloop.networks import (
@@ -114,7 +114,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         (Centre,),
         CONSTRAINTS,
         {"n_features_in_": int, "n_samples_seen_": float, "single_": bool, "events_": list[str]},
-        checks=(is_double, _check_single_output),
+        checks=(check_double_precision, _check_single_output),
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "alpha": [Interval(Real, 0.0, None, closed="neither"), None],
@@ -137,7 +137,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
             The estimator itself.
         """
         rows = self._rows(X, sample_weight, reset=True)
-        outputs, self.single_ = _outputs(y)
+        outputs, self.single_ = _open_outputs(y)
         if not is_read_in_place(X) and not isinstance(X, Tensor) and not is_read_in_place(y):
             check_consistent_length(X, y)
         k = outputs.n_columns
@@ -148,8 +148,8 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
             scaled=self.standardise,
         )
         self.n_samples_seen_ = float(sums.weight)
-        model, told = linear_regression(sums, self.alpha, self.beta, centre)
-        self.events_ = [*told, *self._unlike(sums.gram.diagonal())]
+        model, concerns = linear_regression(sums, self.alpha, self.beta, centre)
+        self.events_ = [*concerns, *self._find_scale_concerns(sums.gram.diagonal())]
         self._publish(model)
         warn_of(self.events_)
         return self
@@ -172,8 +172,8 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
             Means (n,) or (n, k); with ``return_std`` also deviations of the same shape.
         """
         found = self.predictive(X)
-        mean = self._shaped(found.mean)
-        return (mean, self._shaped(found.std)) if return_std else mean
+        mean = self._drop_single_output(found.mean)
+        return (mean, self._drop_single_output(found.std)) if return_std else mean
 
     def predictive(self, X: Any) -> LinearPrediction:
         """Means with the two standard deviations, ``epistemic_std`` and ``noise``, as tensors (n, k)."""
@@ -205,19 +205,19 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         self.model_ = model
         self.coef_ = to_numpy(model.coefficients()[0] if self.single_ else model.coefficients())
         self.rank_ = model.rank
-        self.intercept_ = self._number(model.intercept())
-        self.alpha_ = self._number(model.alpha)
-        self.beta_ = self._number(model.beta)
-        self.log_evidence_ = self._number(model.log_evidence)
-        self.n_effective_ = self._number(model.effective)
+        self.intercept_ = self._unwrap_single_output(model.intercept())
+        self.alpha_ = self._unwrap_single_output(model.alpha)
+        self.beta_ = self._unwrap_single_output(model.beta)
+        self.log_evidence_ = self._unwrap_single_output(model.log_evidence)
+        self.n_effective_ = self._unwrap_single_output(model.effective)
 
-    def _number(self, values: Tensor) -> Any:
+    def _unwrap_single_output(self, values: Tensor) -> Any:
         return float(values[0]) if self.single_ else to_numpy(values)
 
-    def _shaped(self, values: Tensor) -> Array:
+    def _drop_single_output(self, values: Tensor) -> Array:
         return to_numpy(values[:, 0] if self.single_ else values)
 
-    def _unlike(self, squares: Tensor) -> list[str]:
+    def _find_scale_concerns(self, squares: Tensor) -> list[str]:
         """A warning where one prior is for columns of very different sizes."""
         sizes = squares[squares > 0.0].sqrt()
         if self.standardise or not len(sizes) or float(sizes.max() / sizes.min()) <= UNLIKE:
@@ -233,7 +233,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         return tags
 
 
-def _outputs(y: Any) -> tuple[Source, bool]:
+def _open_outputs(y: Any) -> tuple[Source, bool]:
     """Outputs as a source of complete rows, and whether they have one dimension."""
     if y is None:
         raise ValueError("a regression requires y to be passed, but the target y is None")

@@ -56,11 +56,11 @@ class BayesianMixtureEstimator(MixtureEstimator):
     }
 
     @abstractmethod
-    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
+    def _make_component_prior(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         """The prior of components in standard coordinates, one for all."""
 
     @abstractmethod
-    def _columns(self, level: float) -> Columns:
+    def _summarise_components(self, level: float) -> Columns:
         """Mean, sd, low and high of the parameters of components, each (k, p), with names of the p as ``names``."""
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
@@ -72,7 +72,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         value = self.weight_concentration_prior
         return 1.0 / self.n_components if value is None else float(value)
 
-    def _prior(self, standard: Source, frame: Standardisation) -> MixturePrior:
+    def _make_prior(self, standard: Source, frame: Standardisation) -> MixturePrior:
         k = self.n_components
         level = frame.origin.new_tensor(self._concentration)
         weights: Dirichlet | StickBreaking
@@ -80,7 +80,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             weights = StickBreaking.process(k, level)
         else:
             weights = Dirichlet(level.expand(k).clone())
-        return MixturePrior(weights, self._components(standard, frame))
+        return MixturePrior(weights, self._make_component_prior(standard, frame))
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
         if source.n_rows < self.n_components:
@@ -90,7 +90,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             )
 
         def prior(standard: Source, frame: Standardisation) -> MixturePrior:
-            new = self._prior(standard, frame)
+            new = self._make_prior(standard, frame)
             if start is not None and not _has_same_form(start.parameter_posterior, new.expanded()):
                 raise ValueError(
                     "warm_start needs a previous fit with the same columns and the same kind of prior"
@@ -107,12 +107,12 @@ class BayesianMixtureEstimator(MixtureEstimator):
             start=start,
         )
 
-    def _flow(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
+    def _update_stream(self, stream: OnlineStream, rows: Tensor, weight: Tensor) -> OnlineStream:
         """The averaged statistics of a stream stand for all rows so far: the posterior narrows with their number."""
         seen = stream.seen + float(weight.sum())
         state: Any = stream.state
         model = state.model.of_total(seen)
-        updated = super()._flow(replace(stream, state=replace(state, model=model)), rows, weight)
+        updated = super()._update_stream(replace(stream, state=replace(state, model=model)), rows, weight)
         self.lower_bound_ -= float(model.divergence()) / seen
         self.lower_bounds_ = [self.lower_bound_]
         return updated
@@ -166,14 +166,14 @@ class BayesianMixtureEstimator(MixtureEstimator):
         check_level(level)
         used = np.flatnonzero(self.active_)
         posterior = self.model_.parameter_posterior.weights
-        low, high = self._weight_interval(0.5 - 0.5 * level, 0.5 + 0.5 * level)
+        low, high = self._compute_weight_intervals(0.5 - 0.5 * level, 0.5 + 0.5 * level)
         weight = {
             "mean": self.weights_,
             "sd": np.sqrt(to_numpy(posterior.variance())),
             "low": low,
             "high": high,
         }
-        parts = self._columns(level)
+        parts = self._summarise_components(level)
         names = parts.pop("names")
         index = [f"weight[{k}]" for k in used]
         index += [str(name).replace("[", f"[{k}, ") for k in used for name in names]
@@ -208,7 +208,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         title = f"{len(used)} of {len(sd)} components in use"
         return forest(names, self.weights_[used], sd[used], ax, title=title, across="weight")
 
-    def _weight_interval(self, low: float, high: float) -> tuple[Array, Array]:
+    def _compute_weight_intervals(self, low: float, high: float) -> tuple[Array, Array]:
         """Exact for a Dirichlet distribution; for sticks, whose pieces are products, by draws."""
         posterior, k = self.model_.parameter_posterior.weights, len(self.weights_)
         if isinstance(posterior, Dirichlet):
@@ -226,11 +226,14 @@ class BayesianMixtureEstimator(MixtureEstimator):
     def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
         """Posterior standard deviations of weights and of means (or probabilities); no rows are needed."""
         check_is_fitted(self)
-        posterior, parts = self.model_.parameter_posterior.weights, self._columns(0.95)
+        posterior, parts = self.model_.parameter_posterior.weights, self._summarise_components(0.95)
         d = self.n_features_in_
-        return {"weights": np.sqrt(to_numpy(posterior.variance())), self._first_name: parts["sd"][:, :d]}
+        return {
+            "weights": np.sqrt(to_numpy(posterior.variance())),
+            self._component_parameter: parts["sd"][:, :d],
+        }
 
-    _first_name: ClassVar[str] = "means"
+    _component_parameter: ClassVar[str] = "means"
 
 
 def _has_same_form(one: MixturePrior, other: MixturePrior) -> bool:

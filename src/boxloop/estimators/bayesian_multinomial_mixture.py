@@ -81,7 +81,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, TopicMixture):
 
     _sparse = True
     _lineup = COUNT_LINEUP
-    _first_name = "probabilities"
+    _component_parameter = "probabilities"
     _model_file: ClassVar[ModelFile] = posterior_file(WordDirichlet)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BayesianMixtureEstimator._parameter_constraints,
@@ -89,7 +89,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, TopicMixture):
         "word_concentration_prior": ["array-like", *POSITIVE],
     }
 
-    def _components(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
+    def _make_component_prior(self, standard: Source, frame: Standardisation) -> ComponentDistribution:
         d = standard.n_columns
         prior = WORD if self.word_concentration_prior is None else self.word_concentration_prior
         value = np.asarray(prior, dtype=np.float64)
@@ -109,7 +109,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, TopicMixture):
         self.probabilities_ = to_numpy(words.dirichlet.mean())
         self.means_ = to_numpy(words.mean)
 
-    def _columns(self, level: float) -> Columns:
+    def _summarise_components(self, level: float) -> Columns:
         """Each probability has a beta distribution."""
         posterior = self.model_.parameter_posterior.components.dirichlet
         a, mean = self.word_concentration_, self.probabilities_

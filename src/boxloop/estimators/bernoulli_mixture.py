@@ -69,7 +69,7 @@ class BernoulliMixture(CountMixture):
         "binarize": [None, Interval(Real, None, None, closed="neither")],
     }
 
-    def _prepare(self, source: Source) -> Source:
+    def _prepare_rows(self, source: Source) -> Source:
         if self.binarize is None:
             return check_range(source, 0.0, 1.0, type(self).__name__, whole=ZEROS_AND_ONES)
         level = float(self.binarize)

@@ -45,30 +45,30 @@ STATISTICS = (Sums, PooledSums, LinearStatistics)
 KINDS = (Mixture, FactorModel, PrincipalModel, VariationalMixture, VariationalFactor)
 
 
-def _path_fits(state: EMState[Any], axes: Axes) -> str | None:
+def _check_path(state: EMState[Any], axes: Axes) -> str | None:
     """Statistics of mixtures have a row per component, and the features of its family."""
     for index, statistics in enumerate(state.path):
-        fault = _find_misfit(state.model, statistics)
+        fault = _find_shape_mismatch(state.model, statistics)
         if fault is not None:
             return f"path.{index}: {fault}"
     return None
 
 
-def _average_fits(state: OnlineState[Any], axes: Axes) -> str | None:
+def _check_averages(state: OnlineState[Any], axes: Axes) -> str | None:
     for name in ("average", "smooth"):
         value = getattr(state, name).value
-        fault = None if value is None else _find_misfit(state.model, value)
+        fault = None if value is None else _find_shape_mismatch(state.model, value)
         if fault is not None:
             return f"{name}: {fault}"
     return None
 
 
-def _gradient_fits(state: AscentState, axes: Axes) -> str | None:
+def _check_gradient_moments(state: AscentState, axes: Axes) -> str | None:
     size = len(flatten(state.model.free()))
     return None if axes["p"] == size else f"first and second have {axes['p']} entries, the model {size}"
 
 
-def _find_misfit(model: Any, statistics: Any) -> str | None:
+def _find_shape_mismatch(model: Any, statistics: Any) -> str | None:
     """How shapes of statistics differ from those of a model's; None if they do not."""
     d = model.family.mean.shape[1] if isinstance(model, Mixture | VariationalMixture) else len(model.mean)
     rows = torch.full((1, d), 1.0, dtype=torch.float64)
@@ -87,20 +87,20 @@ CONSTRAINTS = {
     ),
     Running: Constraints(value=Nested((*STATISTICS, type(None)), "k d"), count=Number(least=0)),
     EMState: Constraints(
-        _path_fits,
+        _check_path,
         model=Nested(KINDS, "k d"),
         path=Nested(STATISTICS, "k d"),
         safe=Nested((*KINDS, type(None)), "k d"),
         bar=Number(finite=False),
     ),
     OnlineState: Constraints(
-        _average_fits,
+        _check_averages,
         model=Nested(KINDS, "k d"),
         average=Nested((Running,), "k d"),
         smooth=Nested((Running,)),
     ),
     AscentState: Constraints(
-        _gradient_fits,
+        _check_gradient_moments,
         model=Nested(KINDS),
         first=Array("p"),
         second=Array("p", NOT_NEGATIVE),
@@ -113,7 +113,7 @@ IGNORED = ("verbose", "checkpoint", "warm_start")
 """Parameters that do not change the path of a fit."""
 
 
-def checkpointed(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
+def add_checkpoint(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
     """The plan with a checkpoint writer, and resumed from the checkpoint if it exists."""
     path = Path(estimator.checkpoint)
     fingerprint = _fingerprint(estimator, source)

@@ -31,7 +31,7 @@ class CountMixture(MixtureEstimator):
     def _kind(self) -> Coordinates:
         return "none"
 
-    def _prepare(self, source: Source) -> Source:
+    def _prepare_rows(self, source: Source) -> Source:
         return check_range(source, 0.0, MAX_COUNT, type(self).__name__, whole=COUNTS_ONLY)
 
     def _publish(self, model: Mixture[Any]) -> None:

@@ -102,7 +102,7 @@ IGNORED = ("verbose", "checkpoint", "partition_chains", "device")
 """Parameters that do not change the path of the fit."""
 
 
-def _has_partition(estimator: Any, saved: Saved) -> str | None:
+def _check_partition(estimator: Any, saved: Saved) -> str | None:
     model: Any = saved.tree
     if model.log_partition is None or model.log_partition_error is None or model.draws is None:
         return "the fields 'log_partition', 'log_partition_error' and 'draws' must be tensors"
@@ -190,7 +190,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         (Perceptron, DiagonalGaussian, FullGaussian),
         CONSTRAINTS,
         {**PROGRESS, "n_samples_seen_": float, "contrasts_": list[float], "training_digest_": str | None},
-        checks=(_has_partition,),
+        checks=(_check_partition,),
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "energy": [nn.Module, None],
@@ -249,7 +249,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         )
         self.n_samples_seen_, self.training_digest_ = frame.weight, frame.digest
         self.contrast_, self.contrast_error_ = _measure_contrast(model, rows, draws)
-        unconverged = self._describe_gap(*_measure_remaining_gain(model, rows, draws, streams[2]))
+        unconverged = self._explain_gap(*_measure_remaining_gain(model, rows, draws, streams[2]))
         concerns = list(annealed.find_concerns("from the base"))
         if unconverged and not outcome.interrupted:
             concerns.append(unconverged)
@@ -301,7 +301,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             trainer, trainer.start(seed(own)), max_iter=self.max_iter, observers=observers, resume=resume
         )
 
-    def _describe_gap(self, gain: float, noise: float) -> str:
+    def _explain_gap(self, gain: float, noise: float) -> str:
         """Why the fit has not converged; empty if it has."""
         if abs(self.contrast_) > TOLERANCE + 4.0 * self.contrast_error_:
             return (
@@ -494,7 +494,7 @@ def _measure_remaining_gain(
     these. Unlike the mean of V it is not zero at the start, where V is. Its expectation for rows and draws of the same
     distribution is subtracted.
     """
-    ahead, behind = _perturb(model, stream)
+    ahead, behind = _perturb_parameters(model, stream)
 
     def slopes(points: Tensor) -> Tensor:
         pairs = [
@@ -521,7 +521,7 @@ def _measure_remaining_gain(
     return float(gain) - chance, chance * (2.0 / max(int(keep.sum()), 1)) ** 0.5
 
 
-def _perturb(model: EnergyModel, stream: Generator) -> tuple[list[EnergyModel], list[EnergyModel]]:
+def _perturb_parameters(model: EnergyModel, stream: Generator) -> tuple[list[EnergyModel], list[EnergyModel]]:
     """The model with its parameters a small step ahead and behind in random directions, each in its own units."""
     ahead: list[EnergyModel] = []
     behind: list[EnergyModel] = []

@@ -86,7 +86,7 @@ class FactorAnalysis(LinearEstimator):
         self.loglike_ = [self.n_samples_seen_ * value for value in self.lower_bounds_]
 
     def summary(self) -> Any:
-        """One row a column: loading on every factor, communality and noise variance, as a pandas frame."""
+        """One row per column: loading on every factor, communality and noise variance, as a pandas frame."""
         check_is_fitted(self)
         columns: dict[str, Any] = {f"factor {k}": row for k, row in enumerate(self.components_)}
         columns |= {"communality": self.communalities_, "noise variance": self.noise_variance_}

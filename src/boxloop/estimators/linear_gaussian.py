@@ -53,7 +53,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
     def _n_latent(self, n_columns: int) -> int:
         return n_columns if self.n_components is None else int(self.n_components)
 
-    def _check_size(self, source: Source, start: Any) -> int:
+    def _check_factor_count(self, source: Source, start: Any) -> int:
         """The number of factors to fit, which rows and an earlier fit must allow."""
         k = self._n_latent(source.n_columns)
         if k > source.n_columns:
@@ -63,7 +63,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         return k
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
-        k = self._check_size(source, start)
+        k = self._check_factor_count(source, start)
         if self.n_components is not None:
             _check_row_count(k, source.n_rows)
         return fit_linear(
@@ -75,14 +75,14 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
             plan=plan,
             floor=self.noise_floor,
             start=start,
-            exact=self._exact(),
+            exact=self._has_exact_solver(),
         )
 
-    def _condensed(self, source: Source) -> Source:
+    def _condense_rows(self, source: Source) -> Source:
         summary = summarise_moments(source)
         return source if summary is None else summary.rows()
 
-    def _exact(self) -> bool:
+    def _has_exact_solver(self) -> bool:
         return True
 
     @check_parameters
@@ -131,7 +131,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         self.training_digest_ = None  # the rows of the covariance are unknown
         return self
 
-    def _reported(self, model: Any) -> Any:
+    def _to_reported_model(self, model: Any) -> Any:
         return self._rotate(model.canonical())
 
     def _rotate(self, model: Any) -> Any:

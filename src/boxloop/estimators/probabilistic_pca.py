@@ -73,7 +73,7 @@ class ProbabilisticPCA(LinearEstimator):
     def _kind(self) -> Coordinates:
         return "common"
 
-    def _exact(self) -> bool:
+    def _has_exact_solver(self) -> bool:
         return bool(self.solver == "auto")
 
     def _publish(self, model: Any) -> None:
@@ -86,7 +86,7 @@ class ProbabilisticPCA(LinearEstimator):
         self.n_components_ = len(explained)
 
     def summary(self) -> Any:
-        """One row a component: variance along it, share of the total, and its loading on every column."""
+        """One row per component: variance along it, share of the total, and its loading on every column."""
         check_is_fitted(self)
         columns: dict[str, Any] = {
             "variance": self.explained_variance_,

@@ -27,7 +27,7 @@ from boxloop.average import Power, Running
 from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
 from boxloop.data import check_parameters, fingerprint_values, to_labels, to_vector, validate_rows
-from boxloop.estimators._base import Array, DeviceEstimator, is_double, to_numpy, warn_of
+from boxloop.estimators._base import Array, DeviceEstimator, check_double_precision, to_numpy, warn_of
 from boxloop.estimators._input import check_score_labels, check_score_numbers
 from boxloop.estimators._params import pick_device
 from boxloop.fit import (
@@ -164,7 +164,7 @@ def effects_file(response: type, *checks: Check, **facts: Any) -> ModelFile:
         FILE_CONSTRAINTS,
         {**PROGRESS, "groups_": Labels, **facts},
         attribute="_fitted",
-        checks=(is_double, _check_groups, *checks),
+        checks=(check_double_precision, _check_groups, *checks),
     )
 
 
@@ -199,7 +199,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     _response: ClassVar[Response]
 
     @abstractmethod
-    def _encode(self, y: Any) -> Tensor:
+    def _encode_response(self, y: Any) -> Tensor:
         """Responses as numbers, checked; sets the attributes that describe them."""
 
     @abstractmethod
@@ -224,14 +224,14 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         names = self._names()
         _check_finite(X, names)
         n = len(X)
-        response = self._encode(y)
+        response = self._encode_response(y)
         if response.shape != (n,):
             raise ValueError(f"y has the shape {tuple(response.shape)}, but there are {n} rows")
         labels, index = _number_groups(groups, n)
         weight = _read_vector(sample_weight, n, "sample_weight", least=0.0)
         if weight is not None and not bool((weight > 0.0).any()):
             raise ValueError("sample_weight is zero everywhere")
-        frame = _standardise(X, self._slope_indices(names), names, weight)
+        frame = _standardise(X, self._find_slope_columns(names), names, weight)
         fixed, random = frame.columns(X)
         rows = GroupedRows.of(response, fixed, random, index, _read_vector(offset, n, "offset"), weight)
         self._check(rows)
@@ -296,7 +296,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         last = run(refine, RefinementState(reached), max_iter=MAX_REFINEMENTS, observers=watch)
         return GroupFit(last.state.state.model, outcome, last.state.errors, last.interrupted)
 
-    def _slope_indices(self, names: list[str]) -> tuple[int, ...]:
+    def _find_slope_columns(self, names: list[str]) -> tuple[int, ...]:
         found = []
         for slope in self.slopes:
             index = names.index(slope) if slope in names else slope
@@ -315,7 +315,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _publish(self, fitted: GroupFit, rows: GroupedRows, frame: EffectUnits, labels: NDArray[Any]) -> None:
         self.groups_ = labels
-        self._from_tree(_describe_effects(fitted, rows, frame))
+        self._from_tree(_convert_to_data_units(fitted, rows, frame))
         self.n_iter_ = fitted.outcome.n_iter
         self.interrupted_ = fitted.interrupted
         complete = fitted.outcome.converged or self.method == "saem"
@@ -359,7 +359,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             concerns.append(f"interrupted after iteration {fitted.outcome.n_iter}")
         return concerns
 
-    def _predictor(self, X: Any, groups: Any, offset: Any) -> tuple[Tensor, Tensor]:
+    def _predict_linear(self, X: Any, groups: Any, offset: Any) -> tuple[Tensor, Tensor]:
         """Mean and variance of each row's linear predictor, (n,) each: over its group's effects, or all groups'."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, copy=True)
@@ -435,7 +435,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
     _response: ClassVar[Response] = BernoulliResponse()
     _model_file: ClassVar[ModelFile] = effects_file(BernoulliResponse, _check_two_classes, classes_=Labels)
 
-    def _encode(self, y: Any) -> Tensor:
+    def _encode_response(self, y: Any) -> Tensor:
         labels = _check_response(y)
         check_classification_targets(labels)
         self.classes_, code = np.unique(labels, return_inverse=True)
@@ -472,7 +472,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
         Returns:
             Means over the effects, whose posterior is approximated as Gaussian.
         """
-        mean, variance = self._predictor(X, groups, offset)
+        mean, variance = self._predict_linear(X, groups, offset)
         node, weight = np.polynomial.hermite_e.hermegauss(40)
         level = mean[:, None] + variance.sqrt()[:, None] * torch.from_numpy(node)
         probability = to_numpy(torch.sigmoid(level) @ torch.from_numpy(weight / weight.sum()))
@@ -518,7 +518,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
     _response: ClassVar[Response] = PoissonResponse()
     _model_file: ClassVar[ModelFile] = effects_file(PoissonResponse)
 
-    def _encode(self, y: Any) -> Tensor:
+    def _encode_response(self, y: Any) -> Tensor:
         counts = to_vector(_check_response(y), "y")
         if not np.isfinite(counts).all() or (counts < 0.0).any() or (counts != np.round(counts)).any():
             raise ValueError("y must hold counts: integers of at least 0")
@@ -530,7 +530,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
 
     def predict(self, X: Any, groups: Any = None, offset: Any = None) -> Array:
         """Expected count of each row, (n,); groups as in :meth:`LogisticRandomEffects.predict_proba`."""
-        mean, variance = self._predictor(X, groups, offset)
+        mean, variance = self._predict_linear(X, groups, offset)
         return to_numpy((mean + 0.5 * variance).exp())
 
     def score(self, X: Any, y: Any, groups: Any = None, sample_weight: Any = None) -> float:
@@ -564,7 +564,7 @@ class EffectUnits(Tree):
         """Index of the fixed column that equals each random one."""
         return (0, *(1 + j for j in self.slopes))
 
-    def effect_transform(self) -> Tensor:
+    def make_effect_transform(self) -> Tensor:
         """Matrix from effects in standard coordinates to those in the units of the data, (q, q)."""
         index = list(self.slopes)
         matrix = torch.diag(torch.cat([self.scale.new_ones(1), 1.0 / self.scale[index]]))
@@ -574,7 +574,7 @@ class EffectUnits(Tree):
     def to_data_units(self, model: RandomEffects) -> dict[str, Tensor]:
         """Parameters in the units of the data."""
         coef = model.coefficients[1:] / self.scale
-        transform = self.effect_transform()
+        transform = self.make_effect_transform()
         return {
             "intercept": model.coefficients[0] - coef @ self.origin,
             "coef": coef,
@@ -695,9 +695,9 @@ class GroupFit:
     interrupted: bool
 
 
-def _describe_effects(fitted: GroupFit, rows: GroupedRows, frame: EffectUnits) -> FittedEffects:
+def _convert_to_data_units(fitted: GroupFit, rows: GroupedRows, frame: EffectUnits) -> FittedEffects:
     """A fit in the units of the data, on the CPU; of an interrupted fit effects are approximate and errors NaN."""
-    model, found, transform = fitted.model, fitted.errors, frame.effect_transform()
+    model, found, transform = fitted.model, fitted.errors, frame.make_effect_transform()
     values = frame.to_data_units(model)
     if found is None:
         laplace = modes(model, rows)

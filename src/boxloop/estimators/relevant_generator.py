@@ -18,7 +18,7 @@ from torch import Generator, Tensor, nn
 
 from boxloop.data import check_parameters, fingerprint_values, select_rows
 from boxloop.estimators._base import Array, FitWarning, check_no_overflow, to_numpy, warn_of
-from boxloop.estimators._decoder import DecoderEstimator, has_image_shape
+from boxloop.estimators._decoder import DecoderEstimator, check_image_shape
 from boxloop.estimators._input import Likelihood
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators._training import (
@@ -171,7 +171,7 @@ class RelevantGenerator(DecoderEstimator):
             "x_features": "relevance.pair.left.part",
             "y_features": "relevance.pair.right.part",
         },
-        checks=(has_image_shape,),
+        checks=(check_image_shape,),
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "features": [RelevantFeatures, FrozenEstimator, RelevanceModel, None],

@@ -27,7 +27,7 @@ from boxloop.data import (
     identity_standardisation,
 )
 from boxloop.estimators._base import Array, to_numpy, warn_of
-from boxloop.estimators._decoder import DecoderEstimator, has_image_shape
+from boxloop.estimators._decoder import DecoderEstimator, check_image_shape
 from boxloop.estimators._input import Likelihood
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators._training import (
@@ -91,7 +91,7 @@ FACTS: dict[str, Any] = {
 """Fitted attributes in a file, beside the model."""
 
 
-def _has_images(estimator: Any, saved: Saved) -> str | None:
+def _check_image_networks(estimator: Any, saved: Saved) -> str | None:
     model: Any = saved.tree
     networks = (model.encoder.network, model.decoder.network)
     if estimator.image_shape_ is None and any(isinstance(n, Convolutions | Deconvolutions) for n in networks):
@@ -219,7 +219,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
         CONSTRAINTS,
         FACTS,
         modules={"encoder": "encoder", "decoder": "decoder"},
-        checks=(has_image_shape, _has_images),
+        checks=(check_image_shape, _check_image_networks),
     )  # fmt: skip
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "encoder": [nn.Module, None],
@@ -505,7 +505,7 @@ def _prepare_training(
     )
     epochs = Epochs(rows, estimator.batch_size, order_seed, mask)
     weighted = not has_equal_weights(source)
-    gap = _make_gap(estimator.penalty_nodes, device)
+    gap = _make_moment_gap(estimator.penalty_nodes, device)
     validation = None if validation_rows is None else Validation(validation_rows, loss, gap, weighted)
     return _TrainingSetup(start, epochs, loss, validation, source, device, own_seed, weighted)
 
@@ -541,7 +541,7 @@ def _train_with_penalty(
     if not last >= 0.0:
         raise ValueError(f"alpha must not be negative, got {last} at step {steps}")
     penalised = callable(alpha) or last > 0.0
-    penalty = _make_gap(estimator.penalty_nodes, setup.device).gap if penalised else None
+    penalty = _make_moment_gap(estimator.penalty_nodes, setup.device).gap if penalised else None
     validate = None if setup.validation is None else replace(setup.validation, alpha=last)
     trainer = Trainer(setup.start, setup.epochs, setup.loss, plan, penalty, validate, current_workers())
     name = f"{type(estimator).__name__} alpha={alpha:g}" if isinstance(estimator.alpha, str) else ""
@@ -582,8 +582,8 @@ def _select_alpha(
             break
     tried = ALPHAS[: len(outcomes)]
     models = [outcome.state.fitted(setup.start) for outcome in outcomes]
-    bounds = [validation.row_bounds(model, setup.seed) for model in models]
-    gaps = [validation.fixed_gap(model, setup.seed) for model in models]
+    bounds = [validation.compute_row_bounds(model, setup.seed) for model in models]
+    gaps = [validation.measure_fixed_gap(model, setup.seed) for model in models]
     assert validation.rows.weight is not None
     best, table = choose_alpha(tried, bounds, gaps, validation.rows.weight.double().cpu().numpy())
     interrupted = outcomes[-1].interrupted
@@ -705,7 +705,7 @@ class BoundLoss:
         return self.beta * divergence - fit, parts
 
 
-def _make_gap(nodes: int, device: torch.device) -> MomentPenalty:
+def _make_moment_gap(nodes: int, device: torch.device) -> MomentPenalty:
     """The moment gap of Beaulac (2023), eq. 18, by Sobol nodes; on a GPU by faster pseudorandom draws."""
     return MomentPenalty(1.0, nodes, "sobol" if device.type == "cpu" else "monte_carlo")
 
@@ -732,10 +732,10 @@ class Validation:
             share = len(rows) / self.rows.n_rows
             total = total + share * value
             parts = {name: share * part + parts.get(name, 0.0) for name, part in parts_of_tile.items()}
-        parts["gap"] = self._gap(model, stream)
+        parts["gap"] = self._measure_gap(model, stream)
         return total + (self.alpha * parts["gap"] if self.alpha else 0.0), parts
 
-    def row_bounds(self, model: Autoencoder, seed: int) -> Array:
+    def compute_row_bounds(self, model: Autoencoder, seed: int) -> Array:
         """The bound of every row, from the same draws for every model, (n,)."""
         stream = generator(seed, self.rows.rows.device)
         with torch.no_grad():
@@ -744,12 +744,12 @@ class Validation:
             ]
         return np.asarray(torch.cat(bounds).double().cpu().numpy()) + self.loss.offset
 
-    def fixed_gap(self, model: Autoencoder, seed: int) -> float:
+    def measure_fixed_gap(self, model: Autoencoder, seed: int) -> float:
         """The gap, from the same nodes for every model."""
         with torch.no_grad():
-            return float(self._gap(model, generator(seed, self.rows.rows.device)))
+            return float(self._measure_gap(model, generator(seed, self.rows.rows.device)))
 
-    def _gap(self, model: Autoencoder, stream: Generator) -> Tensor:
+    def _measure_gap(self, model: Autoencoder, stream: Generator) -> Tensor:
         rows = self.rows.rows
         if self.weighted and self.rows.weight is not None:
             rows = resample_rows(rows, self.rows.weight, stream)
