@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 
 import numpy as np
 import pytest
@@ -228,7 +229,7 @@ def test_ctrl_c_keeps_the_last_update(monkeypatch):
     ("rows", "message"),
     [
         (np.array([[1.0, np.nan], [2.0, 3.0]]), "NaN"),
-        (np.array([[1.0, np.inf], [2.0, 3.0]]), "infinity"),
+        (np.array([[1.0, np.inf], [2.0, 3.0]]), "column 'x1' holds an infinite value"),
         (np.zeros((0, 2)), "0 sample"),
         (np.ones((1, 2)), "at least 2 rows"),
         (np.c_[np.arange(9.0), np.ones(9)], "column 'x1' is constant"),
@@ -241,6 +242,20 @@ def test_ctrl_c_keeps_the_last_update(monkeypatch):
 def test_rows_that_cannot_be_fitted(rows, message):
     with pytest.raises(ValueError, match=message):
         small().fit(rows)
+
+
+def test_columns_of_a_file_are_those_of_the_fit(tmp_path):
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    np.savetxt(tmp_path / "fit.csv", X, delimiter=",", header="a,b", comments="")
+    np.savetxt(tmp_path / "swapped.csv", X[:, ::-1], delimiter=",", header="b,a", comments="")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FitWarning)  # a short fit
+        fit = EnergyBasedModel(**TINY, random_state=0).fit(tmp_path / "fit.csv")
+    assert fit.feature_names_in_.tolist() == ["a", "b"]
+    with pytest.raises(
+        ValueError, match=r"X has 2 columns \(b, a\), but EnergyBasedModel was fitted to 2 \(a, b\)"
+    ):
+        fit.score(tmp_path / "swapped.csv")
 
 
 @pytest.mark.parametrize(

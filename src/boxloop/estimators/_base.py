@@ -28,7 +28,6 @@ from boxloop.average import Running
 from boxloop.caller import warn_caller
 from boxloop.data import (
     ArraySource,
-    ConcatenatedRows,
     SparseSource,
     Standardisation,
     StandardisedSource,
@@ -40,7 +39,7 @@ from boxloop.data import (
     share_memory,
     validate_rows,
 )
-from boxloop.estimators._input import check_sample_size, match_columns
+from boxloop.estimators._input import check_sample_size, map_rows, match_columns
 from boxloop.estimators._params import pick_device
 from boxloop.estimators.checkpoints import add_checkpoint
 from boxloop.fit import (
@@ -393,11 +392,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _each(self, X: Any, function: Any) -> Tensor:
         """``function(rows)`` of every tile, joined along rows."""
-        check_is_fitted(self)
-        source = self._open(X, reset=False)
-        return check_no_overflow(
-            source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows))).concatenate()
-        )
+        return check_no_overflow(map_rows(self, X, function))
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,)."""

@@ -11,13 +11,14 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import ConcatenatedRows, WeightedSum, to_float_table
+from boxloop.data import WeightedSum, to_float_table
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy
 from boxloop.estimators._input import (
     Likelihood,
     check_sample_size,
     find_shape_fault,
     flatten_images,
+    map_rows,
     open_rows,
 )
 from boxloop.estimators._params import pick_device
@@ -56,13 +57,6 @@ class DecoderEstimator(
             )
         return open_rows(self, X, sample_weight, self._row_likelihood, pick_device(self.device), reset)
 
-    def _map_rows(self, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
-        """``function(rows)`` of every tile, joined along rows."""
-        check_is_fitted(self)
-        source = self._open(X, reset=False)
-        with torch.no_grad():
-            return source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows))).concatenate()
-
     def _sum_rows(self, X: Any, sample_weight: Any, function: Callable[[Tensor], Tensor]) -> WeightedSum:
         """The weighted sum of ``function(rows)``, one value per row."""
         check_is_fitted(self)
@@ -85,7 +79,7 @@ class DecoderEstimator(
     def reconstruct(self, X: Any) -> Array:
         """E[x | z] at the code of each row (the mean of its distribution, if it has one): rows (n, d), or images."""
         return self._format_rows(
-            check_no_overflow(self._map_rows(X, lambda rows: self.model_.reconstruct(rows)))
+            check_no_overflow(map_rows(self, X, lambda rows: self.model_.reconstruct(rows)))
         )
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:

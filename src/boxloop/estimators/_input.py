@@ -11,9 +11,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from boxloop.data import (
+    ConcatenatedRows,
     MappedSource,
     SparseSource,
     check_count,
@@ -68,6 +70,15 @@ def open_rows(
     if isinstance(source, SparseSource):
         raise ValueError(f"{name} takes no sparse rows: pass a dense array")
     return _check_values(on_device(source, device), likelihood, name)
+
+
+def map_rows(estimator: Any, X: Any, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """``function(rows)`` of every tile of a table, joined along rows; the estimator is fitted and opens the table."""
+    check_is_fitted(estimator)
+    source = estimator._open(X, reset=False)
+    with torch.no_grad():
+        joined: Tensor = source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows))).concatenate()
+    return joined
 
 
 def match_columns(estimator: BaseEstimator, names: tuple[str, ...], reset: bool) -> None:

@@ -9,7 +9,6 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
-import numpy as np
 import torch
 from sklearn.base import BaseEstimator, DensityMixin
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -17,21 +16,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Generator, Tensor, nn
 
 from boxloop.chain import advance
-from boxloop.data import (
-    ConcatenatedRows,
-    Standardisation,
-    StandardisedSource,
-    WeightedSum,
-    check_parameters,
-    is_read_in_place,
-    on_device,
-    open_source,
-    shuffle_rows,
-    validate_rows,
-)
+from boxloop.data import Standardisation, StandardisedSource, WeightedSum, check_parameters, shuffle_rows
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy, warn_of
-from boxloop.estimators._input import check_sample_size
+from boxloop.estimators._input import check_sample_size, map_rows, open_rows
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators._training import COUNT, POSITIVE, RATE, fingerprint_fit
 from boxloop.fit import (
@@ -209,17 +197,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
     }
 
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
-        """Any table as a source on the right device."""
-        if is_read_in_place(X):
-            source = open_source(X, sample_weight)
-            if reset:
-                self.n_features_in_ = source.n_columns
-            elif source.n_columns != self.n_features_in_:
-                raise ValueError(f"X has {source.n_columns} columns, the fit had {self.n_features_in_}")
-        else:
-            rows = validate_rows(self, X, reset=reset, dtype=[np.float64, np.float32])
-            source = open_source(rows, sample_weight)
-        return on_device(source, pick_device(self.device))
+        return open_rows(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
 
     @check_parameters
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
@@ -323,11 +301,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         self.log_partition_error_ = float(model.log_partition_error)
 
     def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
-        check_is_fitted(self)
-        source = self._open(X, reset=False)
-        with torch.no_grad():
-            found = source.reduce(lambda rows, weight: ConcatenatedRows.of(function(rows.double())))
-        return to_numpy(check_no_overflow(found.concatenate()))
+        return to_numpy(check_no_overflow(map_rows(self, X, lambda rows: function(rows.double()))))
 
     def energy_of(self, X: Any) -> Array:
         """E(x) of each row, (n,): minus the log-density, up to ``log_partition_``."""
@@ -389,17 +363,11 @@ class ChainSettings:
 
 
 def _standardise(source: Source) -> Standardisation:
-    """Standard coordinates of rows; refuses fewer than two, missing values, and constant columns."""
+    """Standard coordinates of rows; refuses fewer than two rows, and constant columns."""
     if source.n_rows < 2:
         raise ValueError(f"an energy needs at least 2 rows, got n_samples = {source.n_rows}")
     frame = coordinates(source, "columns")
-    for name, constant, observed in zip(
-        source.names, frame.constant.tolist(), frame.observed.tolist(), strict=True
-    ):
-        if frame.missing and observed < frame.weight:
-            raise ValueError(
-                f"column {name!r} has a missing value: an energy needs complete rows; impute it first"
-            )
+    for name, constant in zip(source.names, frame.constant.tolist(), strict=True):
         if constant:
             raise ValueError(f"column {name!r} is constant and has no density: leave it out")
     return frame

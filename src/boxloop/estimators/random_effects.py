@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -29,7 +28,7 @@ from boxloop.chain import Kernel
 from boxloop.data import check_parameters, fingerprint_values, to_labels, to_vector, validate_rows
 from boxloop.estimators._base import Array, DeviceEstimator, check_double_precision, to_numpy, warn_of
 from boxloop.estimators._input import check_score_labels, check_score_numbers
-from boxloop.estimators._params import pick_device
+from boxloop.estimators._params import COMMON, pick_device
 from boxloop.fit import (
     AscentPlan,
     BurnIn,
@@ -190,10 +189,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         "max_iter": [Interval(Integral, 1, None, closed="left")],
         "tol": [Interval(Real, 0.0, None, closed="neither")],
         "precision": [Interval(Real, 0.0, 1.0, closed="neither")],
-        "random_state": ["random_state", np.random.Generator, torch.Generator],
-        "verbose": ["verbose"],
-        "checkpoint": [str, PathLike, None],
-        "device": [str, torch.device],
+        **{name: COMMON[name] for name in ("random_state", "verbose", "checkpoint", "device")},
     }
 
     _response: ClassVar[Response]

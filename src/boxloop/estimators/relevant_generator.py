@@ -19,7 +19,7 @@ from torch import Generator, Tensor, nn
 from boxloop.data import check_parameters, fingerprint_values, select_rows
 from boxloop.estimators._base import Array, FitWarning, check_no_overflow, to_numpy, warn_of
 from boxloop.estimators._decoder import DecoderEstimator, check_image_shape
-from boxloop.estimators._input import Likelihood
+from boxloop.estimators._input import Likelihood, map_rows
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators._training import (
     COUNT,
@@ -315,7 +315,7 @@ class RelevantGenerator(DecoderEstimator):
 
     def transform(self, X: Any) -> Array:
         """The code of each row, (n, k): mean 0, covariance I on the rows of the fit."""
-        return self._format_codes(check_no_overflow(self._map_rows(X, lambda rows: self.model_.encode(rows))))
+        return self._format_codes(check_no_overflow(map_rows(self, X, lambda rows: self.model_.encode(rows))))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Minus the mean squared error of :meth:`reconstruct`, over rows by their weights and over columns."""

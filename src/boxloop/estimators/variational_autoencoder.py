@@ -28,7 +28,7 @@ from boxloop.data import (
 )
 from boxloop.estimators._base import Array, to_numpy, warn_of
 from boxloop.estimators._decoder import DecoderEstimator, check_image_shape
-from boxloop.estimators._input import Likelihood
+from boxloop.estimators._input import Likelihood, map_rows
 from boxloop.estimators._params import COMMON, pick_device, pick_dtype
 from boxloop.estimators._training import (
     COUNT,
@@ -330,7 +330,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
 
     def transform(self, X: Any) -> Array:
         """Mean of each row's code, (n, k)."""
-        return self._format_codes(self._map_rows(X, lambda rows: self.model_.posterior(rows).mean))
+        return self._format_codes(map_rows(self, X, lambda rows: self.model_.posterior(rows).mean))
 
     def posterior(self, X: Any) -> tuple[Array, Array]:
         """Mean and standard deviation of each row's code under q(z|x), (n, k) each."""
@@ -339,7 +339,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
             posterior = self.model_.posterior(rows)
             return torch.cat([posterior.mean, posterior.covariance().diagonal().sqrt()], 1)
 
-        mean, deviation = self._map_rows(X, both).chunk(2, dim=1)
+        mean, deviation = map_rows(self, X, both).chunk(2, dim=1)
         return self._format_codes(mean), self._format_codes(deviation)
 
     def score_samples(self, X: Any) -> Array:
@@ -351,7 +351,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
         Raises:
             ValueError: a row on which the networks overflow.
         """
-        found = to_numpy(self._map_rows(X, lambda rows: self.model_.log_prob(rows)))
+        found = to_numpy(map_rows(self, X, lambda rows: self.model_.log_prob(rows)))
         self._check_bounds(found, np.isnan(found))
         return found
 
@@ -395,7 +395,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
             bound = self.model_.bound(rows, stream, n_draws)
             return torch.stack([bound.value(), bound.reconstruction, bound.divergence], 1)
 
-        found = to_numpy(self._map_rows(X, parts))
+        found = to_numpy(map_rows(self, X, parts))
         self._check_bounds(found[:, 0], ~np.isfinite(found).all(1))
         return Evidence(*(number for column in found.T for number in mean_and_error(column)))
 
