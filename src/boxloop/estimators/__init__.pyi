@@ -27,7 +27,7 @@ from .network_regressor import NetworkRegressor
 from .poisson_mixture import PoissonMixture
 from .probabilistic_pca import ProbabilisticPCA
 from .random_effects import LogisticRandomEffects, PoissonRandomEffects
-from .registry import SAVED as SAVED, load
+from .registry import load
 from .relevant_classifier import (
     RelevantClassifier,
     apply_temperature as apply_temperature,

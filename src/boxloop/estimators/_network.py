@@ -176,7 +176,7 @@ def hold_out(y: Array | NDArray[np.int64], share: float, stream: Generator) -> N
     return mask if mask.sum() >= MIN_VALIDATION else np.zeros_like(mask)
 
 
-def check_outputs(outputs: Array, start: int) -> None:
+def check_finite_outputs(outputs: Array, start: int) -> None:
     """Refuse outputs (m, n, ...) that overflowed and name the row; ``start`` is the number of the first."""
     infinite = ~np.isfinite(outputs).all(axis=(0, *range(2, outputs.ndim)))
     if infinite.any():
@@ -955,11 +955,11 @@ def network_file(**facts: Any) -> ModelFile:
         (*CLASSES.values(), MemberState, ColumnScaling, DictTree),
         STATE_CONSTRAINTS,
         {**FACTS, **facts},
-        checks=(_check_outputs, _check_module_argument),
+        checks=(_check_output_count, _check_module_argument),
     )
 
 
-def _check_outputs(estimator: Any, saved: Saved) -> str | None:
+def _check_output_count(estimator: Any, saved: Saved) -> str | None:
     is_regression = "single_" in vars(estimator)
     n_outputs = saved.axes.get("q") if is_regression else len(estimator.classes_)
     if n_outputs == estimator.n_outputs_ and not (is_regression and estimator.single_ and n_outputs != 1):

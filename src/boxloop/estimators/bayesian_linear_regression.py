@@ -150,7 +150,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         self.n_samples_seen_ = float(sums.weight)
         model, concerns = linear_regression(sums, self.alpha, self.beta, centre)
         self.events_ = [*concerns, *self._find_scale_concerns(sums.gram.diagonal())]
-        self._publish(model)
+        self._from_tree(model)
         warn_of(self.events_)
         return self
 
@@ -195,21 +195,18 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         found = [to_numpy(self.model_.covariance(j)) for j in range(len(self.model_.alpha))]
         return found[0] if self.single_ else np.stack(found)
 
-    def _from_tree(self, tree: LinearPosterior) -> None:
-        self._publish(tree)
-
     def _rows(self, X: Any, sample_weight: Any, *, reset: bool) -> Source:
         return open_rows(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
 
-    def _publish(self, model: LinearPosterior) -> None:
-        self.model_ = model
-        self.coef_ = to_numpy(model.coefficients()[0] if self.single_ else model.coefficients())
-        self.rank_ = model.rank
-        self.intercept_ = self._unwrap_single_output(model.intercept())
-        self.alpha_ = self._unwrap_single_output(model.alpha)
-        self.beta_ = self._unwrap_single_output(model.beta)
-        self.log_evidence_ = self._unwrap_single_output(model.log_evidence)
-        self.n_effective_ = self._unwrap_single_output(model.effective)
+    def _from_tree(self, tree: LinearPosterior) -> None:
+        self.model_ = tree
+        self.coef_ = to_numpy(tree.coefficients()[0] if self.single_ else tree.coefficients())
+        self.rank_ = tree.rank
+        self.intercept_ = self._unwrap_single_output(tree.intercept())
+        self.alpha_ = self._unwrap_single_output(tree.alpha)
+        self.beta_ = self._unwrap_single_output(tree.beta)
+        self.log_evidence_ = self._unwrap_single_output(tree.log_evidence)
+        self.n_effective_ = self._unwrap_single_output(tree.effective)
 
     def _unwrap_single_output(self, values: Tensor) -> Any:
         return float(values[0]) if self.single_ else to_numpy(values)

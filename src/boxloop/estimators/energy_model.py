@@ -236,7 +236,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         self.converged_ = not unconverged and not outcome.interrupted
         self.contrasts_ = list(outcome.trace)
         self.events_ = [*outcome.events, *concerns]
-        self._publish(model.affine(frame.origin, frame.scale))
+        self._from_tree(model.affine(frame.origin, frame.scale))
         warn_of(self.events_)
         return self
 
@@ -293,12 +293,12 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             )
         return ""
 
-    def _publish(self, model: EnergyModel) -> None:
-        self.model_ = model
-        assert model.log_partition is not None
-        assert model.log_partition_error is not None
-        self.log_partition_ = float(model.log_partition)
-        self.log_partition_error_ = float(model.log_partition_error)
+    def _from_tree(self, tree: EnergyModel) -> None:
+        self.model_ = tree
+        assert tree.log_partition is not None
+        assert tree.log_partition_error is not None
+        self.log_partition_ = float(tree.log_partition)
+        self.log_partition_error_ = float(tree.log_partition_error)
 
     def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
         return to_numpy(check_no_overflow(map_rows(self, X, lambda rows: function(rows.double()))))
@@ -341,9 +341,6 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
                 "only the default energy can be saved: a module of yours is code; save its state_dict()"
             )
         return self.model_
-
-    def _from_tree(self, tree: EnergyModel) -> None:
-        self._publish(tree)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from boxloop.estimators._input import check_score_labels
 from boxloop.estimators._network import (
     BLOCK,
     NetworkEstimator,
-    check_outputs,
+    check_finite_outputs,
     drop_zero_weights,
     network_file,
 )
@@ -136,7 +136,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
     def _predict_rows(self, rows: Tensor, start: int = 0) -> ClassificationPrediction:
         """The distribution for rows in standard units; the first has number ``start``."""
         prediction: ClassificationPrediction = self.predictor_.predict(rows)
-        check_outputs(prediction.outputs, start)
+        check_finite_outputs(prediction.outputs, start)
         return prediction
 
     def predict_proba(self, X: Any) -> Array:

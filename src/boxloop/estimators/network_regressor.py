@@ -17,7 +17,7 @@ from boxloop.estimators._network import (
     BLOCK,
     ColumnScaling,
     NetworkEstimator,
-    check_outputs,
+    check_finite_outputs,
     drop_zero_weights,
     network_file,
 )
@@ -140,7 +140,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
     def _predict_rows(self, rows: Tensor, start: int = 0) -> RegressionPrediction:
         """The distribution for rows in standard units; the first has number ``start``."""
         prediction: RegressionPrediction = self.predictor_.predict(rows)
-        check_outputs(prediction.outputs, start)
+        check_finite_outputs(prediction.outputs, start)
         assert self.y_units_ is not None
         assert prediction.noise is not None
         origin, scale = self.y_units_.origin.numpy(), self.y_units_.scale.numpy()

@@ -8,41 +8,15 @@ from typing import Any
 
 from boxloop.persist import FileMixin, load_registered
 
-SAVED = (
-    "BayesianFactorAnalysis",
-    "BayesianGaussianMixture",
-    "BayesianLinearRegression",
-    "BayesianMultinomialMixture",
-    "BernoulliMixture",
-    "CCA",
-    "EnergyBasedModel",
-    "FactorAnalysis",
-    "GaussianMixture",
-    "LogisticRandomEffects",
-    "MultinomialMixture",
-    "NetworkClassifier",
-    "NetworkRegressor",
-    "PoissonMixture",
-    "PoissonRandomEffects",
-    "ProbabilisticPCA",
-    "RelevantClassifier",
-    "RelevantFeatures",
-    "RelevantGenerator",
-    "VariationalAutoencoder",
-)
-"""Names of classes; each declares what its file holds, and is imported when a file names it."""
-
 META_ESTIMATORS = ("ModelSearchCV", "OutlierDetector")
-"""Classes of ``boxloop.select`` whose files hold an estimator of those above."""
+"""Classes of ``boxloop.select`` whose files hold one of the estimators."""
 
 
 def find_estimator(name: str) -> type[FileMixin] | None:
     """The class of this name; None where no file may name it."""
-    if name not in (*SAVED, *META_ESTIMATORS):
-        return None
-    room = "boxloop.select" if name in META_ESTIMATORS else "boxloop.estimators"
-    found: type[FileMixin] = getattr(import_module(room), name)
-    return found
+    room = import_module("boxloop.select" if name in META_ESTIMATORS else "boxloop.estimators")
+    found = getattr(room, name) if name in room.__all__ else None
+    return found if isinstance(found, type) and issubclass(found, FileMixin) else None
 
 
 def load(path: str | PathLike[str]) -> Any:
