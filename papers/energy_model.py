@@ -283,7 +283,9 @@ def gradient_errors(model: EnergyModel, truth: Truth, stream: Generator) -> tupl
         worst = max(worst, abs(slope - mean) / max(abs(mean), 1e-3))
         if trial == 0:
             drawn = -_directional_derivative(
-                model, way, anneal_chains(model, ChainSettings.of("mala", truth.columns), 2000, stream)[1]
+                model,
+                way,
+                anneal_chains(model, ChainSettings.from_kernel("mala", truth.columns), 2000, stream)[1],
             )
             score = float((drawn.mean() - mean) / (drawn.std() / len(drawn) ** 0.5))
     return worst, score

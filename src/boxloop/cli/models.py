@@ -108,7 +108,7 @@ def count_parameters(estimator: Fitted) -> int:
     return (
         estimator.n_parameters()
         if isinstance(estimator, VariationalAutoencoder)
-        else estimator._n_parameters()
+        else estimator._count_parameters()
     )
 
 

@@ -99,7 +99,7 @@ class DeviceEstimator(SingleThreaded):
     device: Any
     _left_gpu = False
 
-    def _names(self) -> list[str]:
+    def _column_names(self) -> list[str]:
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(vars(self)["n_features_in_"])])
         return [str(name) for name in names]
 
@@ -115,7 +115,7 @@ def _handle_memory_error(function: Callable[..., Any]) -> Callable[..., Any]:
     name = function.__name__
 
     @wraps(function)
-    def call(self: DeviceEstimator, *args: Any, **kwargs: Any) -> Any:
+    def call_with_advice(self: DeviceEstimator, *args: Any, **kwargs: Any) -> Any:
         if name in FIT_METHODS and self._left_gpu:
             self._left_gpu = False
         try:
@@ -134,7 +134,7 @@ def _handle_memory_error(function: Callable[..., Any]) -> Callable[..., Any]:
         self._left_gpu = True  # where the model now is
         return found
 
-    return call
+    return call_with_advice
 
 
 STEP_EXPONENT = 0.6
@@ -195,7 +195,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     _estimator_type: ClassVar[str | None] = None
     _sparse: ClassVar[bool] = False
-    _height: ClassVar[str] = "likelihood"
+    _objective_name: ClassVar[str] = "likelihood"
     _first_iterations: ClassVar[int] = 100  # of EM, on the rows that begin a stream
 
     @property
@@ -212,7 +212,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         """Set the fitted attributes that describe a model."""
 
     @abstractmethod
-    def _n_latent(self, n_columns: int) -> int:
+    def _count_latent(self, n_columns: int) -> int:
         """How many components or factors a table of this width asks for."""
 
     def _to_reported_model(self, model: Any) -> Any:
@@ -306,7 +306,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         # The other methods run for a planned number of passes, at whose end nothing is tested.
         if self.method == "em" and not self.converged_ and not self.interrupted_:
             warn_caller(
-                f"EM reached max_iter={self.max_iter} before the {self._height} settled (tol={self.tol:g}); "
+                f"EM reached max_iter={self.max_iter} before the {self._objective_name} settled (tol={self.tol:g}); "
                 "raise max_iter or tol",
                 ConvergenceWarning,
             )
@@ -343,7 +343,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             kept = RowBuffer(rows, weight, start=vars(self).get("model_"))
         else:
             kept = replace(kept, rows=torch.cat([kept.rows, rows]), weight=torch.cat([kept.weight, weight]))
-        k, alive = self._n_latent(rows.shape[1]), int((kept.weight > 0).sum())
+        k, alive = self._count_latent(rows.shape[1]), int((kept.weight > 0).sum())
         enough = alive >= max(200, 20 * k)
         unseen = bool(torch.isnan(kept.rows[kept.weight > 0]).all(0).any())
         if alive < max(2, k) or ((unseen or kept.start is not None) and not enough):
@@ -390,13 +390,13 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         self.events_ = list(fit.concerns)
         self._publish(self.model_)
 
-    def _each(self, X: Any, function: Any) -> Tensor:
+    def _map_rows(self, X: Any, function: Any) -> Tensor:
         """``function(rows)`` of every tile, joined along rows."""
         return check_no_overflow(map_rows(self, X, function))
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,)."""
-        return to_numpy(self._each(X, lambda rows: self.model_.log_prob(rows.double())))
+        return to_numpy(self._map_rows(X, lambda rows: self.model_.log_prob(rows.double())))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density of the rows, by their weights where they have any."""
@@ -414,17 +414,17 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             self.score_samples(X)  # names the row
         return float(total.value), float(total.weight)
 
-    def _n_parameters(self) -> int:
+    def _count_parameters(self) -> int:
         return int(sum(value.numel() for value in self.model_.free().values()))
 
     def aic(self, X: Any, sample_weight: Any = None) -> float:
         """Akaike's information criterion on X; lower is better."""
-        return -2.0 * self._sum_log_densities(X, sample_weight)[0] + 2.0 * self._n_parameters()
+        return -2.0 * self._sum_log_densities(X, sample_weight)[0] + 2.0 * self._count_parameters()
 
     def bic(self, X: Any, sample_weight: Any = None) -> float:
         """Bayesian information criterion on X, whose number of rows is the sum of weights; lower is better."""
         total, n = self._sum_log_densities(X, sample_weight)
-        return -2.0 * total + self._n_parameters() * math.log(n)
+        return -2.0 * total + self._count_parameters() * math.log(n)
 
     def sample(self, n_samples: int = 1) -> tuple[Array, Array]:
         """Draw rows from the fitted model, with the latent variable of each."""
@@ -498,7 +498,7 @@ def check_double_precision(estimator: Any, saved: Saved) -> str | None:
     return None if dtype == torch.float64 else f"its model holds {dtype}, not torch.float64"
 
 
-def latent_file(model: type, *parts: type, checks: tuple[Check, ...] = ()) -> ModelFile:
+def declare_latent_file(model: type, *parts: type, checks: tuple[Check, ...] = ()) -> ModelFile:
     """The file of a :class:`LatentEstimator`: its model, classes the model may consist of, and checks."""
     return ModelFile(model, parts, CONSTRAINTS, FACTS, checks=(check_double_precision, *checks))
 

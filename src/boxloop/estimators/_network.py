@@ -695,7 +695,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             raise ValueError(f"A network needs at least 2 rows, got n_samples = {len(X)}")
         device, dtype = pick_device(self.device), pick_dtype(self.dtype)
         split, training, drawing = spawn(generator(self.random_state), 3)
-        self.x_units_, self.y_units_ = ColumnScaling.from_table(X, self._names(), weight), y_units
+        self.x_units_, self.y_units_ = ColumnScaling.from_table(X, self._column_names(), weight), y_units
         self._fingerprint = fingerprint_rows(X, y, self.x_units_, y_units)
         x = self.x_units_.standardise(X, dtype, device)
         if y_units is None:
@@ -739,7 +739,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _describe_data(self, data: TrainingData) -> list[str]:
         """Messages about constant columns and missing validation rows."""
-        constant = self.x_units_.constant_columns(self._names())
+        constant = self.x_units_.constant_columns(self._column_names())
         messages = [f"constant columns have no effect: {', '.join(constant)}"] if constant else []
         if data.validation_x is None:
             what = "the noise is" if self._kind == "regression" else "the probabilities are"
@@ -948,7 +948,7 @@ STATE_CONSTRAINTS: Table = {
 """Constraints on the fields of each class."""
 
 
-def network_file(**facts: Any) -> ModelFile:
+def declare_network_file(**facts: Any) -> ModelFile:
     """The file of a network estimator; ``facts`` are types of its further fitted attributes."""
     return ModelFile(
         NetworkState,

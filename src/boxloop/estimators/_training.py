@@ -78,7 +78,7 @@ class TrainingRun:
             path = Path(self.estimator.checkpoint)
             if self.number:
                 path = path.with_name(f"{path.name}.{self.number}")
-            known = self._fingerprint()
+            known = self._fingerprint_training()
             if workers.leads:
                 observers.append(CheckpointWriter(path, known, seconds=10.0))
             if path.exists():
@@ -107,7 +107,7 @@ class TrainingRun:
         means = tuple(workers.mean(value) for value in state.parameters)
         return replace(state, parameters=means, best=means)
 
-    def _fingerprint(self) -> dict[str, Any]:
+    def _fingerprint_training(self) -> dict[str, Any]:
         parameters = self.estimator.get_params(deep=False)
         modules = [name for name, value in parameters.items() if isinstance(value, nn.Module)]
         known = fingerprint_fit(self.estimator, self.rows, self.ignored, modules)
@@ -154,7 +154,7 @@ def fingerprint_fit(
     parameters = estimator.get_params(deep=False)
     return {
         "estimator": type(estimator).__name__,
-        **{k: _describe(v) for k, v in parameters.items() if k not in ignored and k not in modules},
+        **{k: _describe_parameter(v) for k, v in parameters.items() if k not in ignored and k not in modules},
         **{name: _fingerprint_module(parameters[name]) for name in modules},
         "rows": fingerprint_source(source),
     }
@@ -166,7 +166,7 @@ def _fingerprint_module(module: Any) -> str:
     return fingerprint_values(module, *start.items())
 
 
-def _describe(value: Any) -> str:
+def _describe_parameter(value: Any) -> str:
     """A parameter as text that is the same in every process."""
     return str(getattr(value, "__qualname__", value))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from boxloop.caller import warn_caller
 from boxloop.data import check_level, make_frame
-from boxloop.estimators._base import Array, FitWarning, OnlineStream, latent_file, to_numpy
+from boxloop.estimators._base import Array, FitWarning, OnlineStream, declare_latent_file, to_numpy
 from boxloop.estimators.linear_gaussian import LinearEstimator
 from boxloop.fit import Fit, Plan, fit_variational_factor
 from boxloop.models import RelevancePrior, VariationalFactor
@@ -106,9 +106,9 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     # The prior keeps noise from vanishing.
     noise_floor: ClassVar[float] = 0.0  # type: ignore[misc]
-    _word = "factor"
-    _height = "evidence bound"
-    _model_file: ClassVar[ModelFile] = latent_file(VariationalFactor, RelevancePrior)
+    _latent_name = "factor"
+    _objective_name = "evidence bound"
+    _model_file: ClassVar[ModelFile] = declare_latent_file(VariationalFactor, RelevancePrior)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **KNOWN,
         "method": [StrOptions({"em", "online"})],
@@ -116,7 +116,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         "relevance_rate": POSITIVE,
     }
 
-    def _n_latent(self, n_columns: int) -> int:
+    def _count_latent(self, n_columns: int) -> int:
         if self.n_components is not None:
             return int(self.n_components)
         return max(1, math.floor(n_columns + 0.5 * (1.0 - math.sqrt(8.0 * n_columns + 1.0)) + 1e-9))
@@ -164,7 +164,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         used = self.components_[: self.n_components_]
         columns: dict[str, Any] = {f"factor {k}": row for k, row in enumerate(used)}
         columns |= {"communality": self.communalities_, "noise variance": self.noise_variance_}
-        return make_frame(columns, self._names())
+        return make_frame(columns, self._column_names())
 
     def posterior_summary(self, level: float = 0.95) -> Any:
         """Mean, standard error and an interval of every parameter of the factors in use, as a pandas frame.
@@ -190,7 +190,7 @@ class BayesianFactorAnalysis(LinearEstimator):
         errors = [sd["mean"], *(sd["components"][f] for f in used)]
         bounds = [m + reach * s for m, s in zip(centre, errors, strict=True)]
         bounds.append(self.noise_variance_ * np.exp(reach * to_numpy(model.errors().log_noise)))
-        named = self._names()
+        named = self._column_names()
         words = [f"mean[{name}]" for name in named]
         words += [f"loading[{f}, {name}]" for f in used for name in named]
         words += [f"noise variance[{name}]" for name in named]
@@ -208,7 +208,9 @@ class BayesianFactorAnalysis(LinearEstimator):
         prior, psi = self.model_.parameter_prior, self.model_.noise
         pull = (prior.noise_rate / psi - prior.noise_shape) * self.model_.errors().log_noise
         moved = [
-            name for name, size in zip(self._names(), pull.tolist(), strict=True) if size > MAX_PRIOR_SHIFT
+            name
+            for name, size in zip(self._column_names(), pull.tolist(), strict=True)
+            if size > MAX_PRIOR_SHIFT
         ]
         if moved:
             warn_caller(
@@ -249,6 +251,6 @@ class BayesianFactorAnalysis(LinearEstimator):
             up="mean squared signal-to-noise ratio",
         )
 
-    def _n_parameters(self) -> int:
+    def _count_parameters(self) -> int:
         d, k = self.n_features_in_, self.n_components_
         return d * (k + 2) - k * (k - 1) // 2

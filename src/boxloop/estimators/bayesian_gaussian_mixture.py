@@ -23,9 +23,14 @@ from boxloop.distributions import (
     weak_components,
 )
 from boxloop.estimators._base import Array, to_numpy
-from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
+from boxloop.estimators.bayesian_mixture import (
+    POSITIVE,
+    BayesianMixtureEstimator,
+    Columns,
+    declare_posterior_file,
+)
 from boxloop.estimators.gaussian_mixture import precisions_of
-from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
+from boxloop.estimators.gaussian_pictures import GaussianPictures, check_component_class
 from boxloop.fit import Coordinates, standard_covariance
 from boxloop.persist import ModelFile
 from boxloop.types import Source
@@ -138,8 +143,8 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     degrees_of_freedom_prior: float | None = None
     covariance_prior: Any = None
 
-    _model_file: ClassVar[ModelFile] = posterior_file(
-        *COMPONENTS.values(), checks=(components_are(COMPONENTS, "parameter_posterior.components"),)
+    _model_file: ClassVar[ModelFile] = declare_posterior_file(
+        *COMPONENTS.values(), checks=(check_component_class(COMPONENTS, "parameter_posterior.components"),)
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BayesianMixtureEstimator._parameter_constraints,
@@ -230,7 +235,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         self.covariance_prior_: Any = float(scale[0]) if self.covariance_type == "spherical" else scale
 
     @property
-    def _shown(self) -> NDArray[np.int64]:
+    def _shown_components(self) -> NDArray[np.int64]:
         return np.flatnonzero(self.active_)
 
     def _summarise_components(self, level: float) -> Columns:
@@ -243,7 +248,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         t_scale = np.sqrt(scale / (to_numpy(posterior.strength) * dof)[:, None])
         ratio = np.where(dof > 2.0, dof / np.where(dof > 2.0, dof - 2.0, 1.0), np.inf)[:, None]
         centre, deviation = root_gamma_moments(half, rate)
-        names = self._names()
+        names = self._column_names()
         reach_low, reach_high = (t_scale * stats.t.ppf(end, 2.0 * most) for end in (low, high))
         low_sd, high_sd = (np.sqrt(stats.invgamma.ppf(end, most, scale=rate)) for end in (low, high))
         reach_sd = stats.norm.ppf(high) * np.where(half > MOST_FREEDOM, deviation, 0.0)
@@ -257,7 +262,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             "names": np.array([f"mean[{n}]" for n in names] + [f"sd[{n}]" for n in names]),
         }
 
-    def _n_parameters(self) -> int:
+    def _count_parameters(self) -> int:
         k, d = self.n_components_, self.n_features_in_
         each = {"full": k * d * (d + 1) // 2, "tied": d * (d + 1) // 2, "diag": k * d, "spherical": k}
         return k - 1 + k * d + each[self.covariance_type]

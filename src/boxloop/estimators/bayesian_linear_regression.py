@@ -136,7 +136,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         Returns:
             The estimator itself.
         """
-        rows = self._rows(X, sample_weight, reset=True)
+        rows = self._open_rows(X, sample_weight, reset=True)
         outputs, self.single_ = _open_outputs(y)
         if not is_read_in_place(X) and not isinstance(X, Tensor) and not is_read_in_place(y):
             check_consistent_length(X, y)
@@ -178,14 +178,14 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
     def predictive(self, X: Any) -> LinearPrediction:
         """Means with the two standard deviations, ``epistemic_std`` and ``noise``, as tensors (n, k)."""
         check_is_fitted(self)
-        rows = self._rows(X, None, reset=False)
+        rows = self._open_rows(X, None, reset=False)
         model = self.model_
 
-        def both(tile: Tensor, weight: Tensor) -> ConcatenatedRows:
+        def predict_tile(tile: Tensor, weight: Tensor) -> ConcatenatedRows:
             found = model.predict(tile.cpu())
             return ConcatenatedRows.of(torch.stack([found.mean, found.epistemic_std], 1))
 
-        mean, std = rows.reduce(both).concatenate().unbind(1)
+        mean, std = rows.reduce(predict_tile).concatenate().unbind(1)
         return LinearPrediction(mean, std, model.beta.rsqrt())
 
     @property
@@ -195,7 +195,7 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
         found = [to_numpy(self.model_.covariance(j)) for j in range(len(self.model_.alpha))]
         return found[0] if self.single_ else np.stack(found)
 
-    def _rows(self, X: Any, sample_weight: Any, *, reset: bool) -> Source:
+    def _open_rows(self, X: Any, sample_weight: Any, *, reset: bool) -> Source:
         return open_rows(self, X, sample_weight, "gaussian", pick_device(self.device), reset)
 
     def _from_tree(self, tree: LinearPosterior) -> None:

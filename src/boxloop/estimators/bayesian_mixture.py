@@ -16,7 +16,7 @@ from torch import Tensor
 
 from boxloop.data import Standardisation, check_count, check_level, make_frame
 from boxloop.distributions import ComponentDistribution, Dirichlet, Family, MixturePrior, StickBreaking
-from boxloop.estimators._base import Array, OnlineStream, latent_file, to_numpy
+from boxloop.estimators._base import Array, OnlineStream, declare_latent_file, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, fit_variational
 from boxloop.models import VariationalMixture
@@ -35,9 +35,11 @@ DRAWS = 20_000
 Columns = dict[str, Array]
 
 
-def posterior_file(*components: type, checks: tuple[Check, ...] = ()) -> ModelFile:
+def declare_posterior_file(*components: type, checks: tuple[Check, ...] = ()) -> ModelFile:
     """The file of a mixture with a posterior over its parameters, whose components are of these classes."""
-    return latent_file(VariationalMixture, MixturePrior, Dirichlet, StickBreaking, *components, checks=checks)
+    return declare_latent_file(
+        VariationalMixture, MixturePrior, Dirichlet, StickBreaking, *components, checks=checks
+    )
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -47,7 +49,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
     weight_concentration_prior_type: str = "dirichlet_process"
     weight_concentration_prior: float | None = None
 
-    _height = "evidence bound"
+    _objective_name = "evidence bound"
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "method": [StrOptions({"em", "online"})],
@@ -67,14 +69,14 @@ class BayesianMixtureEstimator(MixtureEstimator):
         raise TypeError("the starts of a Bayesian mixture follow from its prior")
 
     @property
-    def _concentration(self) -> float:
+    def _prior_concentration(self) -> float:
         """Prior concentration of the weights."""
         value = self.weight_concentration_prior
         return 1.0 / self.n_components if value is None else float(value)
 
     def _make_prior(self, standard: Source, frame: Standardisation) -> MixturePrior:
         k = self.n_components
-        level = frame.origin.new_tensor(self._concentration)
+        level = frame.origin.new_tensor(self._prior_concentration)
         weights: Dirichlet | StickBreaking
         if self.weight_concentration_prior_type == "dirichlet_process":
             weights = StickBreaking.process(k, level)
@@ -89,7 +91,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
                 f"n_samples = {source.n_rows}"
             )
 
-        def prior(standard: Source, frame: Standardisation) -> MixturePrior:
+        def make_checked_prior(standard: Source, frame: Standardisation) -> MixturePrior:
             new = self._make_prior(standard, frame)
             if start is not None and not _has_same_form(start.parameter_posterior, new.expanded()):
                 raise ValueError(
@@ -99,7 +101,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
 
         return fit_variational(
             source,
-            prior,
+            make_checked_prior,
             kind=self._kind,
             generator=generator(self.random_state),
             plan=plan,
@@ -128,7 +130,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
             concentration = to_numpy(prior.concentration)
         # One component has no stick to break, and its prior no concentration but the parameter.
         self.weight_concentration_prior_ = (
-            float(concentration[0]) if len(concentration) else self._concentration
+            float(concentration[0]) if len(concentration) else self._prior_concentration
         )
         count = to_numpy(model.counts)
         self.active_ = count >= min(1.0, float(count.max()))

@@ -14,7 +14,12 @@ from sklearn.utils._param_validation import Interval
 from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
 from boxloop.estimators._base import to_numpy
-from boxloop.estimators.bayesian_mixture import POSITIVE, BayesianMixtureEstimator, Columns, posterior_file
+from boxloop.estimators.bayesian_mixture import (
+    POSITIVE,
+    BayesianMixtureEstimator,
+    Columns,
+    declare_posterior_file,
+)
 from boxloop.estimators.count_mixture import COUNT_LINEUP, TopicMixture
 from boxloop.persist import ModelFile
 from boxloop.types import Source
@@ -82,7 +87,7 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, TopicMixture):
     _sparse = True
     _lineup = COUNT_LINEUP
     _component_parameter = "probabilities"
-    _model_file: ClassVar[ModelFile] = posterior_file(WordDirichlet)
+    _model_file: ClassVar[ModelFile] = declare_posterior_file(WordDirichlet)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **BayesianMixtureEstimator._parameter_constraints,
         "total": [Interval(Integral, 1, None, closed="left")],
@@ -119,8 +124,8 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, TopicMixture):
             "sd": np.sqrt(to_numpy(posterior.variance())),
             "low": np.asarray(stats.beta.ppf(0.5 - 0.5 * level, a, rest)),
             "high": np.asarray(stats.beta.ppf(0.5 + 0.5 * level, a, rest)),
-            "names": np.array([f"probability[{name}]" for name in self._names()]),
+            "names": np.array([f"probability[{name}]" for name in self._column_names()]),
         }
 
-    def _n_parameters(self) -> int:
+    def _count_parameters(self) -> int:
         return int(self.n_components_ * self.n_features_in_ - 1)

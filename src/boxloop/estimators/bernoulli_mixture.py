@@ -12,7 +12,7 @@ from torch import Tensor
 
 from boxloop.data import MappedSource, check_range
 from boxloop.distributions import Bernoulli, Family
-from boxloop.estimators._base import latent_file
+from boxloop.estimators._base import declare_latent_file
 from boxloop.estimators.count_mixture import CountMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.models import Mixture
@@ -63,7 +63,7 @@ class BernoulliMixture(CountMixture):
 
     binarize: float | None = None
 
-    _model_file: ClassVar[ModelFile] = latent_file(Mixture, Bernoulli)
+    _model_file: ClassVar[ModelFile] = declare_latent_file(Mixture, Bernoulli)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "binarize": [None, Interval(Real, None, None, closed="neither")],
@@ -74,10 +74,10 @@ class BernoulliMixture(CountMixture):
             return check_range(source, 0.0, 1.0, type(self).__name__, whole=ZEROS_AND_ONES)
         level = float(self.binarize)
 
-        def cut(rows: Tensor) -> Tensor:
+        def binarise(rows: Tensor) -> Tensor:
             return torch.where(torch.isnan(rows), rows, (rows > level).to(rows.dtype))
 
-        return MappedSource(source, cut)
+        return MappedSource(source, binarise)
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
         return Bernoulli(torch.full((self.n_components, n_columns), 0.5, dtype=torch.float64, device=device))

@@ -116,7 +116,7 @@ IGNORED = ("verbose", "checkpoint", "warm_start")
 def add_checkpoint(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan:
     """The plan with a checkpoint writer, and resumed from the checkpoint if it exists."""
     path = Path(estimator.checkpoint)
-    fingerprint = _fingerprint(estimator, source)
+    fingerprint = _fingerprint_fit(estimator, source)
     classes = {**model_file(type(estimator)).classes, **STATES}
     resume = read_checkpoint(path, classes, fingerprint, CONSTRAINTS) if path.exists() else None
     if resume is not None:  # Files are read onto the CPU.
@@ -125,8 +125,10 @@ def add_checkpoint(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan
     return replace(plan, observers=[*plan.observers, writer], resume=resume)
 
 
-def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
-    params = {k: _describe(v) for k, v in estimator.get_params(deep=False).items() if k not in IGNORED}
+def _fingerprint_fit(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
+    params = {
+        k: _describe_parameter(v) for k, v in estimator.get_params(deep=False).items() if k not in IGNORED
+    }
     if estimator.method != "online":  # There the length of the fit determines when averaging begins.
         del params["max_iter"]
     if not isinstance(estimator.random_state, int | np.integer):
@@ -139,7 +141,7 @@ def _fingerprint(estimator: BaseEstimator, source: Source) -> dict[str, Any]:
     return {"estimator": type(estimator).__name__, **params, **data}
 
 
-def _describe(value: Any) -> Any:
+def _describe_parameter(value: Any) -> Any:
     """A parameter as JSON, arrays by their fingerprint."""
     if isinstance(value, np.generic):
         value = value.item()

@@ -72,7 +72,7 @@ class TopicMixture(CountMixture):
             ['sea (0.556)', 'tree (0.857)']
         """
         check_is_fitted(self)
-        names, probability = self._names(), self.probabilities_
+        names, probability = self._column_names(), self.probabilities_
         order = np.argsort(-probability, axis=1, kind="stable")[:, : check_count(top, "top")]
         columns: dict[str, Any] = {"weight": self.weights_}
         for rank, words in enumerate(order.T, 1):

@@ -227,7 +227,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         )
         self.n_samples_seen_, self.training_digest_ = frame.weight, frame.digest
         self.contrast_, self.contrast_error_ = _measure_contrast(model, rows, draws)
-        unconverged = self._explain_gap(*_measure_remaining_gain(model, rows, draws, streams[2]))
+        unconverged = self._explain_non_convergence(*_measure_remaining_gain(model, rows, draws, streams[2]))
         concerns = list(annealed.find_concerns("from the base"))
         if unconverged and not outcome.interrupted:
             concerns.append(unconverged)
@@ -241,7 +241,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         return self
 
     def _chain_settings(self) -> ChainSettings:
-        return ChainSettings.of(self.kernel, self.n_features_in_)
+        return ChainSettings.from_kernel(self.kernel, self.n_features_in_)
 
     def _train(
         self, model: EnergyModel, rows: StandardisedSource, stream: torch.Generator
@@ -279,7 +279,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             trainer, trainer.start(seed(own)), max_iter=self.max_iter, observers=observers, resume=resume
         )
 
-    def _explain_gap(self, gain: float, noise: float) -> str:
+    def _explain_non_convergence(self, gain: float, noise: float) -> str:
         """Why the fit has not converged; empty if it has."""
         if abs(self.contrast_) > TOLERANCE + 4.0 * self.contrast_error_:
             return (
@@ -300,16 +300,16 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         self.log_partition_ = float(tree.log_partition)
         self.log_partition_error_ = float(tree.log_partition_error)
 
-    def _each(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
+    def _evaluate_rows(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
         return to_numpy(check_no_overflow(map_rows(self, X, lambda rows: function(rows.double()))))
 
     def energy_of(self, X: Any) -> Array:
         """E(x) of each row, (n,): minus the log-density, up to ``log_partition_``."""
-        return self._each(X, lambda rows: self.model_.energy(rows))
+        return self._evaluate_rows(X, lambda rows: self.model_.energy(rows))
 
     def score_samples(self, X: Any) -> Array:
         """Log-density of each row, (n,); all share the error of log Z."""
-        return self._each(X, lambda rows: self.model_.log_prob(rows))
+        return self._evaluate_rows(X, lambda rows: self.model_.log_prob(rows))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Mean log-density of the rows, by their weights where they have any."""
@@ -351,7 +351,7 @@ class ChainSettings:
     target_acceptance: float
 
     @classmethod
-    def of(cls, kernel: Any, columns: int) -> ChainSettings:
+    def from_kernel(cls, kernel: Any, columns: int) -> ChainSettings:
         """By name, or from a function (log-density, scale) -> kernel."""
         if isinstance(kernel, str):
             kernels, target_acceptance = KERNELS[kernel]
@@ -388,11 +388,11 @@ def _start_model(
 
 
 def _fit_base(rows: StandardisedSource, kind: BaseKind) -> Distribution:
-    def second(tile: Tensor, weight: Tensor) -> WeightedSum:
+    def sum_products(tile: Tensor, weight: Tensor) -> WeightedSum:
         values = tile.double()
         return WeightedSum((values * weight[:, None]).mT @ values, weight.sum())
 
-    total = rows.reduce(second)
+    total = rows.reduce(sum_products)
     matrix, _ = floor_covariance((total.value / total.weight)[None], FLOOR)
     zero = matrix.new_zeros(1, rows.n_columns)
     base = (
@@ -461,21 +461,21 @@ def _measure_remaining_gain(
     """
     ahead, behind = _perturb_parameters(model, stream)
 
-    def slopes(points: Tensor) -> Tensor:
+    def differentiate(points: Tensor) -> Tensor:
         pairs = [
             (a.potential(points) - b.potential(points)).double() for a, b in zip(ahead, behind, strict=True)
         ]
         return torch.stack(pairs, 1) / (2.0 * STEP)
 
-    def products(points: Tensor) -> Tensor:
-        slope = slopes(points)
+    def multiply_derivatives(points: Tensor) -> Tensor:
+        slope = differentiate(points)
         return torch.cat([slope[:, None], slope[:, :, None] * slope[:, None, :]], 1)
 
     with torch.no_grad():
-        total = WeightedSum.over(rows, products)
+        total = WeightedSum.over(rows, multiply_derivatives)
         moments = total.value / total.weight
         row_covariance = moments[1:] - moments[:1].mT @ moments[:1]
-        slope = slopes(draws)
+        slope = differentiate(draws)
         covariance = slope.mT.cov()
         values, vectors = torch.linalg.eigh(covariance)
         keep = values > 1e-8 * values[-1]

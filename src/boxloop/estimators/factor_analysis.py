@@ -9,7 +9,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimators._base import Array, latent_file
+from boxloop.estimators._base import Array, declare_latent_file
 from boxloop.estimators.linear_gaussian import LinearEstimator
 from boxloop.models import FactorModel
 from boxloop.numeric import varimax
@@ -64,9 +64,9 @@ class FactorAnalysis(LinearEstimator):
 
     rotation: str | None = None
 
-    _word = "factor"
+    _latent_name = "factor"
     _model = FactorModel
-    _model_file: ClassVar[ModelFile] = latent_file(FactorModel)
+    _model_file: ClassVar[ModelFile] = declare_latent_file(FactorModel)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearEstimator._parameter_constraints,
         "rotation": [StrOptions({"varimax", "quartimax"}), None],
@@ -90,7 +90,7 @@ class FactorAnalysis(LinearEstimator):
         check_is_fitted(self)
         columns: dict[str, Any] = {f"factor {k}": row for k, row in enumerate(self.components_)}
         columns |= {"communality": self.communalities_, "noise variance": self.noise_variance_}
-        return make_frame(columns, self._names())
+        return make_frame(columns, self._column_names())
 
     def standard_errors(self, X: Any, sample_weight: Any = None) -> dict[str, Array]:
         """Standard errors in the canonical rotation; see the base class.

@@ -15,8 +15,8 @@ from scipy.spatial.distance import cdist
 from sklearn.utils._param_validation import Interval, StrOptions
 
 from boxloop.distributions import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
-from boxloop.estimators._base import Array, latent_file, to_numpy
-from boxloop.estimators.gaussian_pictures import GaussianPictures, components_are
+from boxloop.estimators._base import Array, declare_latent_file, to_numpy
+from boxloop.estimators.gaussian_pictures import GaussianPictures, check_component_class
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import Mixture
@@ -98,8 +98,8 @@ class GaussianMixture(GaussianPictures):
     means_init: Any = None
     precisions_init: Any = None
 
-    _model_file: ClassVar[ModelFile] = latent_file(
-        Mixture, *COMPONENTS.values(), checks=(components_are(COMPONENTS, "family"),)
+    _model_file: ClassVar[ModelFile] = declare_latent_file(
+        Mixture, *COMPONENTS.values(), checks=(check_component_class(COMPONENTS, "family"),)
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
@@ -140,7 +140,7 @@ class GaussianMixture(GaussianPictures):
         return given_mixture(*given, template, self.covariance_type), None
 
     @property
-    def _shown(self) -> NDArray[np.int64]:
+    def _shown_components(self) -> NDArray[np.int64]:
         return np.arange(len(self.weights_))
 
     def _publish(self, model: Mixture[Any]) -> None:

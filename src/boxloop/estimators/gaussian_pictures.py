@@ -24,10 +24,10 @@ SAMPLED_ROWS = 100_000
 """Most rows of a picture; a random sample if there are more."""
 
 
-def components_are(kinds: Mapping[str, type], path: str) -> Check:
+def check_component_class(kinds: Mapping[str, type], path: str) -> Check:
     """Check of a file: the components at ``path`` are those of the parameter ``covariance_type``."""
 
-    def check(estimator: Any, saved: Saved) -> str | None:
+    def check_class(estimator: Any, saved: Saved) -> str | None:
         expected, components = kinds[estimator.covariance_type], attrgetter(path)(saved.tree)
         if isinstance(components, expected):
             return None
@@ -35,7 +35,7 @@ def components_are(kinds: Mapping[str, type], path: str) -> Check:
             f"its components are {type(components).__name__}, not {expected.__name__} as its parameters say"
         )
 
-    return check
+    return check_class
 
 
 class GaussianPictures(MixtureEstimator):
@@ -46,7 +46,7 @@ class GaussianPictures(MixtureEstimator):
 
     @property
     @abstractmethod
-    def _shown(self) -> NDArray[np.int64]:
+    def _shown_components(self) -> NDArray[np.int64]:
         """The components that are drawn."""
 
     def plot(self, X: Any, ax: Axes | None = None, *, columns: Sequence[str | int] | None = None) -> Axes:
@@ -102,12 +102,17 @@ class GaussianPictures(MixtureEstimator):
         rows, component = self._sample_rows(X)
         means, covariances = self._select_components(indices)
         return pair_grid(
-            rows[:, indices], self.weights_[self._shown], means, covariances, names, component=component
+            rows[:, indices],
+            self.weights_[self._shown_components],
+            means,
+            covariances,
+            names,
+            component=component,
         )
 
     def _select_columns(self, columns: Sequence[str | int] | None, most: int) -> tuple[list[int], list[str]]:
         check_is_fitted(self)
-        known = self._names()
+        known = self._column_names()
         if columns is None:
             within = to_numpy(self.model_.family.covariance().diagonal())
             centre = self.weights_ @ self.means_
@@ -121,9 +126,9 @@ class GaussianPictures(MixtureEstimator):
 
     def _sample_rows(self, X: Any) -> tuple[Array, NDArray[np.int64]]:
         rows = sample_rows(self._open(X, reset=False), SAMPLED_ROWS, generator(0)).rows
-        return to_numpy(rows), to_numpy(self.model_.posterior(rows))[:, self._shown].argmax(1)
+        return to_numpy(rows), to_numpy(self.model_.posterior(rows))[:, self._shown_components].argmax(1)
 
     def _select_components(self, indices: list[int]) -> tuple[Array, Array]:
         dense = to_numpy(self.model_.family.covariance().dense())
-        covariances = np.broadcast_to(dense, (len(self.means_), *dense.shape[1:]))[self._shown]
-        return self.means_[self._shown][:, indices], covariances[:, indices][:, :, indices]
+        covariances = np.broadcast_to(dense, (len(self.means_), *dense.shape[1:]))[self._shown_components]
+        return self.means_[self._shown_components][:, indices], covariances[:, indices][:, :, indices]

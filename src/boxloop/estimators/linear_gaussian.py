@@ -40,7 +40,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
     random_state: Any = 0
     batch_size: int = 100
 
-    _word: ClassVar[str] = "component"
+    _latent_name: ClassVar[str] = "component"
     _model: ClassVar[type[LinearGaussian]]
     # The best fit to few rows uses factors for single columns, which a stream does not undo.
     _first_iterations: ClassVar[int] = 3
@@ -50,12 +50,12 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         "noise_floor": COMMON["tol"],
     }
 
-    def _n_latent(self, n_columns: int) -> int:
+    def _count_latent(self, n_columns: int) -> int:
         return n_columns if self.n_components is None else int(self.n_components)
 
     def _check_factor_count(self, source: Source, start: Any) -> int:
         """The number of factors to fit, which rows and an earlier fit must allow."""
-        k = self._n_latent(source.n_columns)
+        k = self._count_latent(source.n_columns)
         if k > source.n_columns:
             raise ValueError(f"n_components={k} must not exceed the number of columns, {source.n_columns}")
         if start is not None and tuple(start.loadings.shape) != (source.n_columns, k):
@@ -121,7 +121,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         size = np.abs(matrix).max()
         if not np.isfinite(size) or not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-12 * size):
             raise ValueError("a covariance must be finite and symmetric")
-        _check_row_count(self._n_latent(len(matrix)), check_count(n_samples, "n_samples"))
+        _check_row_count(self._count_latent(len(matrix)), check_count(n_samples, "n_samples"))
         centre = np.zeros(len(matrix)) if mean is None else to_vector(mean, "mean")
         if centre.shape != matrix.shape[:1] or not np.isfinite(centre).all():
             raise ValueError(f"mean must be {len(matrix)} finite numbers, got shape {centre.shape}")
@@ -145,15 +145,15 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
 
     def transform(self, X: Any) -> Array:
         """Expected factors given each row, (n, k)."""
-        return to_numpy(self._each(X, lambda rows: self.model_.posterior(rows.double())[0]))
+        return to_numpy(self._map_rows(X, lambda rows: self.model_.posterior(rows.double())[0]))
 
     def posterior(self, X: Any) -> tuple[Array, Array]:
         """Factor scores with their uncertainty: means (n, k) and covariances (n, k, k).
 
         The covariance is the same for all complete rows; missing values widen it.
         """
-        mean = self._each(X, lambda rows: self.model_.posterior(rows.double())[0])
-        covariance = self._each(X, lambda rows: self.model_.posterior(rows.double())[1])
+        mean = self._map_rows(X, lambda rows: self.model_.posterior(rows.double())[0])
+        covariance = self._map_rows(X, lambda rows: self.model_.posterior(rows.double())[1])
         return to_numpy(mean), to_numpy(covariance)
 
     def inverse_transform(self, X: Any) -> Array:
@@ -202,16 +202,16 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
 
         deviation = np.sqrt(to_numpy(self.model_.moments()[1].diagonal()[0]))
         errors = None if X is None else self.standard_errors(X)["components"] / deviation
-        across = f"correlation with the {self._word}" + ("" if X is None else " (± 2 s.e.)")
-        title = f"Which columns load on which {self._word}"
+        across = f"correlation with the {self._latent_name}" + ("" if X is None else " (± 2 s.e.)")
+        title = f"Which columns load on which {self._latent_name}"
         return loadings(
             self.components_ / deviation,
-            self._names(),
+            self._column_names(),
             errors,
             ax,
             title=title,
             across=across,
-            word=self._word,
+            word=self._latent_name,
             most=top,
         )
 
@@ -219,9 +219,9 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
     def _n_features_out(self) -> int:
         return int(self.components_.shape[0])
 
-    def _n_parameters(self) -> int:
+    def _count_parameters(self) -> int:
         k = self.components_.shape[0]
-        return super()._n_parameters() - k * (k - 1) // 2
+        return super()._count_parameters() - k * (k - 1) // 2
 
 
 def _check_row_count(k: int, n_rows: float) -> None:

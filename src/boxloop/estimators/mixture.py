@@ -143,13 +143,13 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
 
     def predict_proba(self, X: Any) -> Array:
         """Probability of each component given each row, (n, k)."""
-        return to_numpy(self._each(X, lambda rows: self.model_.posterior(rows.double())))
+        return to_numpy(self._map_rows(X, lambda rows: self.model_.posterior(rows.double())))
 
     def transform(self, X: Any) -> Array:
         """The same as ``predict_proba``: rows as coordinates on the simplex of components."""
         return self.predict_proba(X)
 
-    def _n_latent(self, n_columns: int) -> int:
+    def _count_latent(self, n_columns: int) -> int:
         return int(self.n_components)
 
     @property
@@ -162,7 +162,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         mean = to_numpy(self.model_.family.mean)
         deviation = np.sqrt(to_numpy(self.model_.family.covariance().diagonal()))
         columns: dict[str, Any] = {"weight": to_numpy(self.model_.log_weight.exp())}
-        for j, name in enumerate(self._names()):
+        for j, name in enumerate(self._column_names()):
             columns[f"{name} mean"], columns[f"{name} sd"] = mean[:, j], deviation[:, j]
         return make_frame(columns, [f"component {k}" for k in range(len(mean))])
 

@@ -12,7 +12,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.distributions import Multinomial
-from boxloop.estimators._base import Array, latent_file, to_numpy
+from boxloop.estimators._base import Array, declare_latent_file, to_numpy
 from boxloop.estimators.count_mixture import COUNT_LINEUP, TopicMixture
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, start_topics, topic_errors
@@ -68,7 +68,7 @@ class MultinomialMixture(TopicMixture):
 
     _sparse = True
     _lineup = COUNT_LINEUP
-    _model_file: ClassVar[ModelFile] = latent_file(Mixture, Multinomial)
+    _model_file: ClassVar[ModelFile] = declare_latent_file(Mixture, Multinomial)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **MixtureEstimator._parameter_constraints,
         "total": [Interval(Integral, 1, None, closed="left")],

@@ -19,8 +19,8 @@ from boxloop.estimators._network import (
     BLOCK,
     NetworkEstimator,
     check_finite_outputs,
+    declare_network_file,
     drop_zero_weights,
-    network_file,
 )
 from boxloop.networks import ClassificationPrediction, Kind
 from boxloop.persist import Labels, ModelFile
@@ -92,7 +92,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
 
     prior_precision: float = 3.0
 
-    _model_file: ClassVar[ModelFile] = network_file(classes_=Labels)
+    _model_file: ClassVar[ModelFile] = declare_network_file(classes_=Labels)
     _kind: ClassVar[Kind] = "classification"
 
     @check_parameters

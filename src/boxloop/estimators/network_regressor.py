@@ -18,8 +18,8 @@ from boxloop.estimators._network import (
     ColumnScaling,
     NetworkEstimator,
     check_finite_outputs,
+    declare_network_file,
     drop_zero_weights,
-    network_file,
 )
 from boxloop.networks import Kind, RegressionPrediction
 from boxloop.persist import ModelFile
@@ -91,7 +91,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         (True, True)
     """
 
-    _model_file: ClassVar[ModelFile] = network_file(single_=bool)
+    _model_file: ClassVar[ModelFile] = declare_network_file(single_=bool)
     _kind: ClassVar[Kind] = "regression"
 
     @check_parameters

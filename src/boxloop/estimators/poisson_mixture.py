@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 
 from boxloop.distributions import Family, Poisson
-from boxloop.estimators._base import latent_file
+from boxloop.estimators._base import declare_latent_file
 from boxloop.estimators.count_mixture import CountMixture
 from boxloop.models import Mixture
 from boxloop.persist import ModelFile
@@ -49,7 +49,7 @@ class PoissonMixture(CountMixture):
         True
     """
 
-    _model_file: ClassVar[ModelFile] = latent_file(Mixture, Poisson)
+    _model_file: ClassVar[ModelFile] = declare_latent_file(Mixture, Poisson)
     _sparse = True
 
     def _template(self, n_columns: int, device: torch.device) -> Family[Any]:

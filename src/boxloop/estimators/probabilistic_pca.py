@@ -10,7 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimators._base import latent_file
+from boxloop.estimators._base import declare_latent_file
 from boxloop.estimators.linear_gaussian import LinearEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import PrincipalModel
@@ -63,7 +63,7 @@ class ProbabilisticPCA(LinearEstimator):
     solver: str = "auto"
 
     _model = PrincipalModel
-    _model_file: ClassVar[ModelFile] = latent_file(PrincipalModel)
+    _model_file: ClassVar[ModelFile] = declare_latent_file(PrincipalModel)
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **LinearEstimator._parameter_constraints,
         "solver": [StrOptions({"auto", "em"})],
@@ -92,5 +92,5 @@ class ProbabilisticPCA(LinearEstimator):
             "variance": self.explained_variance_,
             "share": self.explained_variance_ratio_,
         }
-        columns |= dict(zip(self._names(), self.components_.T, strict=True))
+        columns |= dict(zip(self._column_names(), self.components_.T, strict=True))
         return make_frame(columns, [f"component {k}" for k in range(len(self.components_))])

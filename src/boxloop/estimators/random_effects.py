@@ -155,7 +155,7 @@ def _check_two_classes(estimator: Any, saved: Saved) -> str | None:
     return None if len(classes) == 2 and classes[0] < classes[1] else "classes_ must be two labels in order"
 
 
-def effects_file(response: type, *checks: Check, **facts: Any) -> ModelFile:
+def declare_effects_file(response: type, *checks: Check, **facts: Any) -> ModelFile:
     """The file of a regression with random effects."""
     return ModelFile(
         FittedEffects,
@@ -217,7 +217,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             The estimator itself.
         """
         X = validate_rows(self, X, dtype=np.float64, ensure_all_finite=False, copy=True)
-        names = self._names()
+        names = self._column_names()
         _check_finite(X, names)
         n = len(X)
         response = self._encode_response(y)
@@ -339,7 +339,10 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _find_concerns(self, fitted: GroupFit) -> list[str]:
         concerns = []
-        names = ["the intercept", *(f"the slope of {self._names()[j - 1]!r}" for j in self.model_.shared[1:])]
+        names = [
+            "the intercept",
+            *(f"the slope of {self._column_names()[j - 1]!r}" for j in self.model_.shared[1:]),
+        ]
         variances = np.diag(self.covariance_), np.diag(self.standard_errors_["covariance"])
         for name, value, error in zip(names, *variances, strict=True):
             if fitted.errors is not None and not value > error:
@@ -359,7 +362,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         """Mean and variance of each row's linear predictor, (n,) each: over its group's effects, or all groups'."""
         check_is_fitted(self)
         X = validate_rows(self, X, reset=False, dtype=np.float64, ensure_all_finite=False, copy=True)
-        _check_finite(X, self._names())
+        _check_finite(X, self._column_names())
         table = torch.cat([torch.ones(len(X), 1, dtype=torch.float64), torch.from_numpy(X)], 1)
         random = table[:, list(self.model_.shared)]
         mean = table @ self.model_.coefficients
@@ -429,7 +432,9 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
     """
 
     _response: ClassVar[Response] = BernoulliResponse()
-    _model_file: ClassVar[ModelFile] = effects_file(BernoulliResponse, _check_two_classes, classes_=Labels)
+    _model_file: ClassVar[ModelFile] = declare_effects_file(
+        BernoulliResponse, _check_two_classes, classes_=Labels
+    )
 
     def _encode_response(self, y: Any) -> Tensor:
         labels = _check_response(y)
@@ -512,7 +517,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
     """
 
     _response: ClassVar[Response] = PoissonResponse()
-    _model_file: ClassVar[ModelFile] = effects_file(PoissonResponse)
+    _model_file: ClassVar[ModelFile] = declare_effects_file(PoissonResponse)
 
     def _encode_response(self, y: Any) -> Tensor:
         counts = to_vector(_check_response(y), "y")

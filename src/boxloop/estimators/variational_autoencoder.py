@@ -335,11 +335,11 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
     def posterior(self, X: Any) -> tuple[Array, Array]:
         """Mean and standard deviation of each row's code under q(z|x), (n, k) each."""
 
-        def both(rows: Tensor) -> Tensor:
+        def encode_tile(rows: Tensor) -> Tensor:
             posterior = self.model_.posterior(rows)
             return torch.cat([posterior.mean, posterior.covariance().diagonal().sqrt()], 1)
 
-        mean, deviation = map_rows(self, X, both).chunk(2, dim=1)
+        mean, deviation = map_rows(self, X, encode_tile).chunk(2, dim=1)
         return self._format_codes(mean), self._format_codes(deviation)
 
     def score_samples(self, X: Any) -> Array:
@@ -391,11 +391,11 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
         check_count(n_draws, "n_draws")
         stream = generator(self.random_state, self.model_.origin.device)
 
-        def parts(rows: Tensor) -> Tensor:
+        def measure_bound(rows: Tensor) -> Tensor:
             bound = self.model_.bound(rows, stream, n_draws)
             return torch.stack([bound.value(), bound.reconstruction, bound.divergence], 1)
 
-        found = to_numpy(map_rows(self, X, parts))
+        found = to_numpy(map_rows(self, X, measure_bound))
         self._check_bounds(found[:, 0], ~np.isfinite(found).all(1))
         return Evidence(*(number for column in found.T for number in mean_and_error(column)))
 
