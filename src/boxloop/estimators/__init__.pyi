@@ -1,6 +1,6 @@
 from ._base import Array as Array, FitWarning, LatentEstimator as LatentEstimator, to_numpy as to_numpy
+from ._input import pick_device as pick_device
 from ._network import MemberTraining as MemberTraining, hold_out as hold_out, training_rows as training_rows
-from ._params import pick_device as pick_device
 from ._two_views import ViewSchema as ViewSchema
 from .bayesian_factor_analysis import BayesianFactorAnalysis
 from .bayesian_gaussian_mixture import BayesianGaussianMixture, root_gamma_moments as root_gamma_moments

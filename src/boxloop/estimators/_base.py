@@ -39,8 +39,7 @@ from boxloop.data import (
     share_memory,
     validate_rows,
 )
-from boxloop.estimators._input import check_sample_size, map_rows, match_columns
-from boxloop.estimators._params import pick_device
+from boxloop.estimators._input import check_sample_size, map_rows, match_columns, pick_device
 from boxloop.estimators.checkpoints import add_checkpoint
 from boxloop.fit import (
     Coordinates,
@@ -288,16 +287,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _publish_fit(self, fit: Fit[Any]) -> Self:
         """Set the fitted attributes and say what deserves a look."""
-        self.model_ = self._to_reported_model(fit.model)
-        self.lower_bounds_ = fit.trace
-        self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
-        self.n_iter_ = fit.outcome.n_iter
-        self.n_samples_seen_ = fit.frame.weight
-        self.training_digest_ = fit.frame.digest
-        self.converged_ = fit.outcome.converged
-        self.interrupted_ = fit.outcome.interrupted
-        self.events_ = list(fit.concerns)
-        self._publish(self.model_)
+        self._set_attributes(fit, fit.frame.weight, fit.frame.digest)
         self._stream: Any = None
         if fit.statistics is not None:  # a stream goes on from here: these rows begin the averaged path
             state = OnlineState(fit.standard, Running(fit.statistics, 1), Running(fit.statistics, 1))
@@ -311,6 +301,17 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 ConvergenceWarning,
             )
         return self
+
+    def _set_attributes(self, fit: Fit[Any], seen: float, digest: str | None) -> None:
+        """The fitted attributes, of rows whose weights sum to ``seen``."""
+        self.model_ = self._to_reported_model(fit.model)
+        self.lower_bounds_ = fit.trace
+        self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
+        self.n_iter_ = fit.outcome.n_iter
+        self.n_samples_seen_, self.training_digest_ = seen, digest
+        self.converged_, self.interrupted_ = fit.outcome.converged, fit.outcome.interrupted
+        self.events_ = list(fit.concerns)
+        self._publish(self.model_)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Update the model with one batch of rows, which is then forgotten.
@@ -380,15 +381,8 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         return OnlineStream(frame, done.state, seen, since)
 
     def _publish_stream_fit(self, fit: Fit[Any], seen: float) -> None:
-        self.model_ = self._to_reported_model(fit.model)
-        self.n_iter_ = fit.outcome.n_iter
-        self.n_samples_seen_ = seen
-        self.training_digest_ = None  # batches are forgotten
-        self.lower_bound_ = fit.trace[-1]
-        self.lower_bounds_ = fit.trace
+        self._set_attributes(fit, seen, None)  # batches are forgotten
         self.converged_, self.interrupted_ = False, False  # more rows may come: nothing is tested
-        self.events_ = list(fit.concerns)
-        self._publish(self.model_)
 
     def _map_rows(self, X: Any, function: Any) -> Tensor:
         """``function(rows)`` of every tile, joined along rows."""

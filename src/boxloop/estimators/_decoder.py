@@ -20,8 +20,8 @@ from boxloop.estimators._input import (
     flatten_images,
     map_rows,
     open_rows,
+    pick_device,
 )
-from boxloop.estimators._params import pick_device
 from boxloop.numeric import generator
 from boxloop.persist import Saved, SaveMixin
 from boxloop.types import Source

@@ -1,16 +1,19 @@
-"""Input of estimators: tables and images as sources of rows, responses and weights of a score."""
+"""Input of estimators: constraints of shared parameters, tables and images as sources of rows, what a score takes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral, Real
+from os import PathLike
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -28,11 +31,36 @@ from boxloop.data import (
     to_vector,
     validate_rows,
 )
+from boxloop.numeric import pick_device as pick_device
 from boxloop.types import Source
 
 Likelihood = Literal["gaussian", "bernoulli", "poisson", "categorical"]
 Shape = tuple[int, ...]
 Weights = NDArray[np.float64] | None
+
+COMMON: dict[str, list[Any]] = {
+    "n_components": [Interval(Integral, 1, None, closed="left")],
+    "tol": [Interval(Real, 0.0, None, closed="left")],
+    "max_iter": [Interval(Integral, 0, None, closed="left")],
+    "random_state": ["random_state", np.random.Generator, torch.Generator],
+    "warm_start": ["boolean"],
+    "verbose": ["verbose"],
+    "method": [StrOptions({"em", "online", "gradient"})],
+    "accelerate": ["boolean"],
+    "batch_size": [Interval(Integral, 1, None, closed="left")],
+    "checkpoint": [str, PathLike, None],
+    "device": [str, torch.device],
+    "dtype": [StrOptions({"float64", "float32"})],
+}
+"""What scikit-learn checks of the parameters that most estimators have."""
+
+
+def pick_dtype(dtype: str) -> torch.dtype:
+    """float64 or float32."""
+    choices = {"float64": torch.float64, "float32": torch.float32}
+    if dtype not in choices:
+        raise ValueError(f"dtype must be 'float64' or 'float32', got {dtype!r}")
+    return choices[dtype]
 
 
 def flatten_images(X: Any) -> tuple[Any, Shape | None]:

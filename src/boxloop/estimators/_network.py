@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from boxloop.data import ArraySource, check_weight, to_labels, to_vector, validate_rows
 from boxloop.estimators._base import Array, DeviceEstimator, warn_of
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._input import COMMON, pick_device, pick_dtype
 from boxloop.estimators._training import COUNT, POSITIVE as POSITIVE_NUMBER, RATE
 from boxloop.fit import coordinates
 from boxloop.networks import (

@@ -36,8 +36,16 @@ from boxloop.data import (
     validate_rows,
 )
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy, warn_of
-from boxloop.estimators._input import Shape, find_shape_fault, flatten_images, match_columns, refuse_rows
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._input import (
+    COMMON,
+    Shape,
+    find_shape_fault,
+    flatten_images,
+    match_columns,
+    pick_device,
+    pick_dtype,
+    refuse_rows,
+)
 from boxloop.estimators._training import (
     COUNT,
     POSITIVE,

@@ -27,8 +27,7 @@ from boxloop.data import (
     pair_sources,
 )
 from boxloop.estimators._base import Array, DeviceEstimator, check_double_precision, to_numpy, warn_of
-from boxloop.estimators._input import check_score_numbers, open_rows
-from boxloop.estimators._params import pick_device
+from boxloop.estimators._input import check_score_numbers, open_rows, pick_device
 from boxloop.networks import (
     CONSTRAINTS,
     Centre,

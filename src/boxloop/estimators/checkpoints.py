@@ -13,7 +13,7 @@ from sklearn.base import BaseEstimator
 from boxloop.average import Running
 from boxloop.data import fingerprint_source, fingerprint_values
 from boxloop.distributions import PooledSums, Sums
-from boxloop.estimators._params import pick_device
+from boxloop.estimators._input import pick_device
 from boxloop.fit import AscentState, EMState, OnlineState, Plan
 from boxloop.models import (
     CONSTRAINTS as MODEL_CONSTRAINTS,

@@ -19,8 +19,7 @@ from boxloop.chain import advance
 from boxloop.data import Standardisation, StandardisedSource, WeightedSum, check_parameters, shuffle_rows
 from boxloop.distributions import DiagonalGaussian, FullGaussian
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy, warn_of
-from boxloop.estimators._input import check_sample_size, map_rows, open_rows
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._input import COMMON, check_sample_size, map_rows, open_rows, pick_device, pick_dtype
 from boxloop.estimators._training import COUNT, POSITIVE, RATE, fingerprint_fit
 from boxloop.fit import (
     SHORTER,

@@ -72,7 +72,8 @@ class FactorAnalysis(LinearEstimator):
         "rotation": [StrOptions({"varimax", "quartimax"}), None],
     }
 
-    def _rotate(self, model: Any) -> Any:
+    def _to_reported_model(self, model: Any) -> Any:
+        model = super()._to_reported_model(model)
         if self.rotation is None:
             return model
         deviation = model.moments()[1].diagonal()[0].sqrt()  # so that no column counts more for its units

@@ -19,7 +19,7 @@ from boxloop.data import (
     to_vector,
 )
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
-from boxloop.estimators._params import COMMON, pick_device
+from boxloop.estimators._input import COMMON, pick_device
 from boxloop.fit import Fit, Plan, fit_linear
 from boxloop.models import LinearGaussian
 from boxloop.numeric import generator
@@ -132,11 +132,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         return self
 
     def _to_reported_model(self, model: Any) -> Any:
-        return self._rotate(model.canonical())
-
-    def _rotate(self, model: Any) -> Any:
-        """A canonical model in the rotation that is reported."""
-        return model
+        return model.canonical()
 
     def _publish(self, model: Any) -> None:
         self.mean_ = to_numpy(model.mean)

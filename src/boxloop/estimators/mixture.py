@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from boxloop.data import check_parameters, make_frame, shuffle_rows, standardise_rows
 from boxloop.distributions import Family
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
-from boxloop.estimators._params import COMMON
+from boxloop.estimators._input import COMMON
 from boxloop.fit import (
     PARTITIONS,
     Fit,

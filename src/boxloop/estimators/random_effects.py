@@ -27,8 +27,7 @@ from boxloop.caller import warn_caller
 from boxloop.chain import Kernel
 from boxloop.data import check_parameters, fingerprint_values, to_labels, to_vector, validate_rows
 from boxloop.estimators._base import Array, DeviceEstimator, check_double_precision, to_numpy, warn_of
-from boxloop.estimators._input import check_score_labels, check_score_numbers
-from boxloop.estimators._params import COMMON, pick_device
+from boxloop.estimators._input import COMMON, check_score_labels, check_score_numbers, pick_device
 from boxloop.fit import (
     AscentPlan,
     BurnIn,

@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from boxloop.data import ConcatenatedRows, check_parameters, pair_sources
 from boxloop.estimators._base import Array, to_numpy
-from boxloop.estimators._input import check_score_labels
-from boxloop.estimators._params import pick_device
+from boxloop.estimators._input import check_score_labels, pick_device
 from boxloop.estimators._training import COUNT
 from boxloop.estimators._two_views import (
     TwoViewEstimator,

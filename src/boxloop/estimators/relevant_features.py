@@ -28,7 +28,7 @@ from boxloop.data import (
     select_rows,
 )
 from boxloop.estimators._base import Array, check_no_overflow, to_numpy
-from boxloop.estimators._params import pick_device
+from boxloop.estimators._input import pick_device
 from boxloop.estimators._training import COUNT, make_part
 from boxloop.estimators._two_views import (
     TwoViewEstimator,

@@ -19,8 +19,7 @@ from torch import Generator, Tensor, nn
 from boxloop.data import check_parameters, fingerprint_values, select_rows
 from boxloop.estimators._base import Array, FitWarning, check_no_overflow, to_numpy, warn_of
 from boxloop.estimators._decoder import DecoderEstimator, check_image_shape
-from boxloop.estimators._input import Likelihood, map_rows
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._input import COMMON, Likelihood, map_rows, pick_device, pick_dtype
 from boxloop.estimators._training import (
     COUNT,
     IGNORED,

@@ -28,8 +28,7 @@ from boxloop.data import (
 )
 from boxloop.estimators._base import Array, to_numpy, warn_of
 from boxloop.estimators._decoder import DecoderEstimator, check_image_shape
-from boxloop.estimators._input import Likelihood, map_rows
-from boxloop.estimators._params import COMMON, pick_device, pick_dtype
+from boxloop.estimators._input import COMMON, Likelihood, map_rows, pick_device, pick_dtype
 from boxloop.estimators._training import (
     COUNT,
     POSITIVE,
