@@ -58,7 +58,7 @@ def factors(m: int) -> torch.Tensor:
     return torch.linalg.cholesky(root @ root.mT + 0.5 * torch.eye(D).double())
 
 
-LAWS = {
+DISTRIBUTIONS = {
     "full": lambda: FullGaussian(normal((2, D), generator(1)), factors(2)),
     "tied": lambda: TiedGaussian(normal((2, D), generator(1)), factors(1)[0]),
     "diagonal": lambda: DiagonalGaussian(
@@ -79,7 +79,7 @@ table = pytest.mark.parametrize(
 
 
 @table
-@pytest.mark.parametrize("distribution", LAWS.values(), ids=LAWS.keys())
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS.keys())
 def test_expectations_are_those_of_draws(function, distribution):
     """Every entry within 5 standard errors: about 250 entries in all, a false alarm in 7,000 runs."""
     statistic, made = function.prepare(frame()), distribution()
@@ -118,7 +118,7 @@ def test_a_batch_of_tables_or_of_weights_is_each_of_them(function):
 def test_entries_are_what_the_tally_adds(function):
     statistic, rows = function.prepare(frame()), normal((40, D), generator(4))
     entries = statistic.evaluate_entries(rows)
-    assert entries.shape == (40, len(statistic.labels()))
+    assert entries.shape == (40, len(statistic.label_entries()))
     torch.testing.assert_close(
         entries.sum(0), statistic.flatten(statistic.sum_rows(rows, torch.ones(40).double()).first)
     )
@@ -229,12 +229,12 @@ def test_bad_functions_say_why(function, says):
 
 def test_names_of_entries():
     made = frame()
-    assert First().prepare(made).labels() == ["a", "b", "c"]
-    assert Second().prepare(made).labels()[:3] == ["a x a", "a x b", "a x c"]
-    assert Power(3, pairs=[("a", "c")]).prepare(made).labels() == ["a + c", "a - c"]
+    assert First().prepare(made).label_entries() == ["a", "b", "c"]
+    assert Second().prepare(made).label_entries()[:3] == ["a x a", "a x b", "a x c"]
+    assert Power(3, pairs=[("a", "c")]).prepare(made).label_entries() == ["a + c", "a - c"]
     assert math.isclose(float(Below((0.5,)).prepare(made).thresholds[1]), -1.0)
     given = Below(thresholds={"c": [1.5, 2.5], 0: [0.0]}).prepare(made)
-    assert given.labels() == ["c <= 1.5", "c <= 2.5", "a <= 0"]
+    assert given.label_entries() == ["c <= 1.5", "c <= 2.5", "a <= 0"]
 
 
 def test_thresholds_count_the_rows_below_them():
@@ -250,17 +250,17 @@ def test_thresholds_keep_their_digits():
     given = [0.7, 10_000_000.05, 10_000_000.1]
     statistic = Below(thresholds={"a": given}).prepare(frame())
     assert statistic.thresholds.tolist() == given
-    assert len(set(statistic.labels())) == 3
+    assert len(set(statistic.label_entries())) == 3
     assert float(statistic.evaluate(torch.tensor([[0.7, 0.0, 0.0]]).double())[0, 0]) == 1.0
 
 
 @pytest.mark.parametrize("about", ["mean", "zero"])
-@pytest.mark.parametrize("holes", [False, True])
-def test_sums_of_products_and_of_their_squares_are_those_of_the_entries(about, holes):
+@pytest.mark.parametrize("missing", [False, True])
+def test_sums_of_products_and_of_their_squares_are_those_of_the_entries(about, missing):
     """Whatever the origin, with weights, and with pairs of columns that are missing in some rows."""
     statistic = Second(about=about).prepare(frame())
     rows = normal((40, D), generator(1)) + 1.0
-    if holes:
+    if missing:
         rows[torch.rand(40, D, generator=generator(2)) < 0.3] = torch.nan
     weight = torch.rand(40, generator=generator(3)).double()
     found, wanted = statistic.sum_rows(rows, weight), sum_values(statistic.evaluate_entries(rows), weight)

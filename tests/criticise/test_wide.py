@@ -21,7 +21,7 @@ from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal
 
 D = 12
-LAWS = {
+DISTRIBUTIONS = {
     "diagonal": DiagonalGaussian(
         normal((3, D), generator(0)), torch.rand(3, D, generator=generator(1)).double()
     ),
@@ -34,7 +34,7 @@ LAWS = {
 }
 
 
-@pytest.mark.parametrize("distribution", LAWS.values(), ids=LAWS.keys())
+@pytest.mark.parametrize("distribution", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS.keys())
 def test_the_low_rank_form_is_the_dense_norm(distribution):
     rows = normal((7, D), generator(2))
     weight = torch.rand(len(distribution.mean), generator=generator(3)).double()

@@ -12,7 +12,7 @@ from sklearn.model_selection import RepeatedKFold, ShuffleSplit
 
 import boxloop
 from boxloop.numeric import mean_and_error
-from boxloop.select import GroupedSums, gaps_to_best, scores
+from boxloop.select import GroupedSums, measure_gaps_to_best, scores
 
 N = 200_000
 
@@ -27,14 +27,14 @@ def of(rows: np.ndarray, **more: Any) -> GroupedSums:
 
 def test_a_row_is_a_group_where_there_are_few() -> None:
     rows, weight = values(500), np.random.default_rng(1).integers(0, 4, 500).astype(float)
-    assert of(rows).mean_error() == pytest.approx(mean_and_error(rows), rel=1e-13)
+    assert of(rows).mean_and_error() == pytest.approx(mean_and_error(rows), rel=1e-13)
     some = weight > 0
-    assert of(rows, weight=weight).mean_error() == pytest.approx(
+    assert of(rows, weight=weight).mean_and_error() == pytest.approx(
         mean_and_error(rows[some], weight[some]), rel=1e-13
     )
     other = rows + values(500, 2)
     apart = other - rows
-    found = gaps_to_best([of(rows), of(other)], 1)
+    found = measure_gaps_to_best([of(rows), of(other)], 1)
     np.testing.assert_allclose(found, [[apart.mean(), 0.0], [apart.std(ddof=1) / 500**0.5, 0.0]], rtol=1e-12)
 
 
@@ -52,7 +52,7 @@ def test_the_error_of_groups_is_that_of_rows(order: str) -> None:
     Rows must meet by chance: where every 65,536th row meets, a table that is sorted seems to err a hundredth as much.
     """
     rows = ORDERS[order](values())
-    mean, error = of(rows).mean_error()
+    mean, error = of(rows).mean_and_error()
     assert mean == pytest.approx(rows.mean(), rel=1e-12)
     assert error == pytest.approx(mean_and_error(rows)[1], rel=5 * 2 / (2 * 65_536) ** 0.5)
 
@@ -63,7 +63,9 @@ def test_errors_are_unbiased_with_few_groups(monkeypatch: pytest.MonkeyPatch) ->
     rng = np.random.default_rng(0)
     for weights in (None, rng.integers(0, 5, 300).astype(float)):
         count = 300.0 if weights is None else weights.sum()
-        found = [of(rng.normal(size=300), weight=weights).mean_error()[1] ** 2 * count for _ in range(400)]
+        found = [
+            of(rng.normal(size=300), weight=weights).mean_and_error()[1] ** 2 * count for _ in range(400)
+        ]
         assert abs(np.mean(found) - 1.0) < 5.0 * np.std(found) / 20.0
 
 
@@ -76,7 +78,7 @@ def test_sums_add_up_over_tiles_and_folds() -> None:
         here = GroupedSums.from_values(rows[part], part, N)
         found = here if found is None else found + here
     assert found is not None
-    assert found.mean_error() == pytest.approx(whole.mean_error(), rel=1e-12)
+    assert found.mean_and_error() == pytest.approx(whole.mean_and_error(), rel=1e-12)
     assert found.n_rows == N
 
 
@@ -84,7 +86,7 @@ def test_shares_make_one_value_of_several() -> None:
     rows = values(60)
     once = of(np.stack([rows, rows[::-1]]).mean(0))
     twice = of(rows, share=np.full(60, 0.5)) + of(rows[::-1], share=np.full(60, 0.5))
-    assert twice.mean_error() == pytest.approx(once.mean_error(), rel=1e-12)
+    assert twice.mean_and_error() == pytest.approx(once.mean_and_error(), rel=1e-12)
 
 
 def table(n: int = 900) -> np.ndarray:
@@ -155,4 +157,4 @@ def test_a_penalty_lowers_every_value() -> None:
     plain = GroupedSums.from_values(values, np.arange(30), 30, weight)
     lowered = plain.subtract(0.7)
     assert lowered.mean == pytest.approx(np.average(values, weights=weight) - 0.7, rel=1e-12)
-    assert lowered.gap_to(plain)[0] == pytest.approx(0.7, rel=1e-12)
+    assert lowered.measure_gap_to(plain)[0] == pytest.approx(0.7, rel=1e-12)

@@ -13,7 +13,7 @@ from .forward_moments import (
     draw_latent_nodes as draw_latent_nodes,
     draw_rows as draw_rows,
     forward_moments,
-    has_moments as has_moments,
+    has_closed_form_moments as has_closed_form_moments,
     marginal_mixture as marginal_mixture,
     standardise_by_model as standardise_by_model,
 )

@@ -74,7 +74,7 @@ class Calibration:
         return make_frame(columns, list(self.names))
 
     @property
-    def _smallest_column(self) -> int:
+    def _fewest_values(self) -> int:
         """Values in the column with the fewest, which has the widest band."""
         seen = (~np.isnan(self.transform)).sum(0)
         return int(seen[seen > 0].min(initial=len(self.transform) or 1))
@@ -98,7 +98,7 @@ class Calibration:
         """
         from boxloop.figures import probability_lines
 
-        band = float(stats.kstwo.isf(0.05 / max(len(self.names), 1), self._smallest_column))
+        band = float(stats.kstwo.isf(0.05 / max(len(self.names), 1), self._fewest_values))
         title = "Probabilities, observed minus nominal"
         return probability_lines(self.transform, self.names, band, ax, title=title)
 
@@ -154,7 +154,7 @@ class Calibration:
             reach = np.sort(np.abs(2.0 * values[~np.isnan(values)] - 1.0))
             if len(reach):
                 observed[:, j] = np.searchsorted(reach, level, side="right") / len(reach)
-        band = 2.0 * np.sqrt(level * (1.0 - level) / self._smallest_column)
+        band = 2.0 * np.sqrt(level * (1.0 - level) / self._fewest_values)
         return coverage(level, observed, self.names, band, ax, title="Coverage of central intervals")
 
 

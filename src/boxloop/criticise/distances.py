@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from boxloop.criticise.pairwise import (
-    as_float,
     check_covariance,
     check_rows,
     check_two_samples,
@@ -19,6 +18,7 @@ from boxloop.criticise.pairwise import (
     rows_per_tile,
     safe_root,
     square_distances,
+    to_float,
 )
 from boxloop.data import check_count
 from boxloop.numeric import (
@@ -169,7 +169,7 @@ def sliced_wasserstein(
         costs.append(width @ (sorted_a[index_a] - sorted_b[index_b]).abs() ** power)
     cost = torch.cat(costs)
     value = safe_root(cost.mean(), power)
-    error, size = float(cost.detach().std()) / math.sqrt(count), as_float(value)
+    error, size = float(cost.detach().std()) / math.sqrt(count), to_float(value)
     error = error / (power * size ** (power - 1.0)) if size > 0.0 else 0.0
     return SlicedWasserstein(match_input_type(value, x, y), error, power)
 

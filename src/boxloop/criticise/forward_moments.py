@@ -118,7 +118,7 @@ def forward_moments(
         for z in blocks:
             emission = model.emission(z)
             weight = emission.mean.new_full((len(emission.mean),), 1.0 / size, dtype=torch.float64)
-            if method == "sample" or not has_moments(emission):
+            if method == "sample" or not has_closed_form_moments(emission):
                 emission, weight = draw_point_masses(emission, weight, 1, generator)
             sums = [
                 statistic.sum_nodes(emission, weight, generator, at)
@@ -138,7 +138,7 @@ def _average_over_mixture(
 ) -> ForwardMoment:
     """Exact where the test function has a closed form under the members; else by draws from each."""
     weight = weight.double()
-    exact = statistic.forward_moment(distribution, weight) if has_moments(distribution) else None
+    exact = statistic.forward_moment(distribution, weight) if has_closed_form_moments(distribution) else None
     if exact is not None:
         return ForwardMoment(exact, torch.zeros_like(exact))
     n = max(1, INNER_DRAWS // REPLICATES // len(weight))
@@ -224,14 +224,14 @@ def standardise_by_model(
     return ModelStandardisation(names, origin.double(), scale.double(), generator)
 
 
-def has_moments(distribution: Distribution) -> bool:
+def has_closed_form_moments(distribution: Distribution) -> bool:
     """Whether mean and covariance have a closed form; else they come from draws, whose error counts."""
-    return not isinstance(distribution, TorchBatch) or distribution.has_moments
+    return not isinstance(distribution, TorchBatch) or distribution.has_closed_form_moments
 
 
 def _mean_and_variance(distribution: Distribution, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
     """Means and variances (m, d) of a batch of distributions; of n draws from each where no formula is known."""
-    if has_moments(distribution):
+    if has_closed_form_moments(distribution):
         return distribution.mean, distribution.covariance().diagonal().expand_as(distribution.mean)
     drawn = distribution.draw(n, generator)
     return drawn.mean(1), drawn.var(1, correction=0)

@@ -84,7 +84,7 @@ class ActiveUnits:
             "active": self.active,
         }
         ordered = {name: value[order].tolist() for name, value in columns.items()}
-        return make_frame(ordered, _code_names(order))
+        return make_frame(ordered, _name_codes(order))
 
     def plot(self, ax: Axes | None = None, *, top: int = 40) -> Axes:
         """Divergence of each column with its error, the largest on top; columns that are not active are marked.
@@ -107,7 +107,7 @@ class ActiveUnits:
 
         order = np.argsort(-self.divergence, kind="stable")[:top]
         return forest(
-            _code_names(order),
+            _name_codes(order),
             self.divergence[order],
             self.divergence_error[order],
             ax,
@@ -223,7 +223,7 @@ class AggregateGap:
         """Each moment's gap over its standard error, means first."""
         k = len(self.first)
         i, j = np.triu_indices(k)
-        names = [f"mean of {name}" for name in _code_names(range(k))]
+        names = [f"mean of {name}" for name in _name_codes(range(k))]
         names += [f"variance of z{a}" if a == b else f"z{a} x z{b}" for a, b in zip(i, j, strict=True)]
         gap = np.concatenate([self.first, self.second[i, j]])
         error = np.concatenate([self.first_error, self.second_error[i, j]])
@@ -370,7 +370,7 @@ def _refuse_missing_values(rows: Tensor, names: tuple[str, ...]) -> None:
         raise ValueError(f"column {column!r} has missing values, which an autoencoder cannot encode")
 
 
-def _code_names(places: Iterable[int]) -> list[str]:
+def _name_codes(places: Iterable[int]) -> list[str]:
     """Names of columns of the code."""
     return [f"z{place}" for place in places]
 

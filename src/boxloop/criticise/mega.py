@@ -28,9 +28,9 @@ from boxloop.criticise.adapt import (
     unwrap_search,
 )
 from boxloop.criticise.forward_moments import ForwardMoment, Method, forward_moments, standardise_by_model
-from boxloop.criticise.null_distribution import NullDistribution, measure_gap, null_errors
+from boxloop.criticise.null_distribution import NullDistribution, estimate_null_errors, measure_gap
 from boxloop.criticise.parameter_error import (
-    ParameterError,
+    ParameterUncertainty,
     check_column_names,
     estimate_parameter_error,
     has_parameter_error,
@@ -121,7 +121,7 @@ class Gap:
     @property
     def labels(self) -> list[str]:
         """A name for each distinct entry."""
-        return self.statistic.labels()
+        return self.statistic.label_entries()
 
     @property
     def flat_error(self) -> Tensor:
@@ -485,7 +485,7 @@ class _MomentComparison:
     nodes: int
     node_stream: Generator
     stream: Generator
-    error: ParameterError | None = None
+    error: ParameterUncertainty | None = None
 
     def average_over_rows(self, source: Source) -> str:
         """The one pass over the rows: sums over all, a sample for the null distribution; returns their digest."""
@@ -506,12 +506,12 @@ class _MomentComparison:
         """Moments under the model; ``own`` says that the rows are those of the fit."""
         self.own = own
         self._nodes_at = self.node_stream.get_state()
-        self.forward = self._forward_moments(self.model)
+        self.forward = self._compute_forward_moments(self.model)
         _warn_of_infinite_errors(self.statistics, self.forward)
         if not own:
             warn_of_matching_means(self.statistics, self.sums, self.forward, self.sample, self.n_rows)
 
-    def _forward_moments(self, model: LatentModel) -> list[ForwardMoment]:
+    def _compute_forward_moments(self, model: LatentModel) -> list[ForwardMoment]:
         self.node_stream.set_state(self._nodes_at)  # the same nodes for every parameter
         return forward_moments(model, self.statistics, self.node_stream, self.method, self.nodes)
 
@@ -519,7 +519,7 @@ class _MomentComparison:
         """The error of the fitted parameters, from the training rows or a sample of them."""
 
         def flat_moments(model: LatentModel) -> Tensor:
-            pairs = zip(self.statistics, self._forward_moments(model), strict=True)
+            pairs = zip(self.statistics, self._compute_forward_moments(model), strict=True)
             return torch.cat([statistic.flatten(moment.value) for statistic, moment in pairs])
 
         frame = self.statistics[0].frame
@@ -539,7 +539,7 @@ class _MomentComparison:
         gaps = self._measure_gaps()
         if from_model:
             own_error = self.error if self.own else None
-            errors = null_errors(self.model, self.statistics, self.n_rows, own_error, self.stream)
+            errors = estimate_null_errors(self.model, self.statistics, self.n_rows, own_error, self.stream)
             gaps = [
                 replace(g, null_error=_root_sum_squares(e, g.node_error, g.parameter_error))
                 for g, e in zip(gaps, errors, strict=True)
@@ -588,7 +588,7 @@ class _MomentComparison:
 
     def _measure_gaps(self) -> list[Gap]:
         """Data minus model by test function, with the standard errors that follow from the rows at hand."""
-        lengths = [len(statistic.multiplicity()) for statistic in self.statistics]
+        lengths = [len(statistic.entry_multiplicity()) for statistic in self.statistics]
         errors = [None] * len(lengths) if self.error is None else self.error.error.split(lengths)
         gaps = []
         for statistic, sums, forward, error in zip(
@@ -628,7 +628,7 @@ def _warn_of_infinite_errors(statistics: Sequence[Statistic], forward: Sequence[
     lost = []
     for statistic, moment in zip(statistics, forward, strict=True):
         infinite = torch.isinf(statistic.flatten(moment.error)).nonzero()[:, 0].tolist()
-        labels = statistic.labels() if infinite else []
+        labels = statistic.label_entries() if infinite else []
         lost += [f"{statistic.name}: {labels[entry]}" for entry in infinite]
     if lost:
         warn_caller(

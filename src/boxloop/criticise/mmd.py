@@ -12,7 +12,6 @@ from torch import Generator, Tensor
 
 from boxloop.criticise.pairwise import (
     KernelContrast,
-    as_float,
     check_rows,
     check_two_samples,
     contrast_from_sums,
@@ -22,6 +21,7 @@ from boxloop.criticise.pairwise import (
     match_input_type,
     rows_per_tile,
     square_distances,
+    to_float,
 )
 from boxloop.data import check_choice, check_count
 from boxloop.numeric import RandomState, generator, normal, product, single_threaded, spawn
@@ -61,7 +61,7 @@ class MMDResult:
     @property
     def distance(self) -> float:
         """Root of ``value``, zero where that is negative."""
-        return math.sqrt(max(as_float(self.value), 0.0))
+        return math.sqrt(max(to_float(self.value), 0.0))
 
 
 @single_threaded
@@ -207,13 +207,15 @@ def _linear_time_mmd(
     x = x[torch.randperm(len(x), generator=stream)[: 2 * half].to(x.device)]
     y = y[torch.randperm(len(y), generator=stream)[: 2 * half].to(y.device)]
 
-    def paired(a: Tensor, b: Tensor) -> Tensor:
+    def kernel_of_pairs(a: Tensor, b: Tensor) -> Tensor:
         return radial((a - b).square().sum(1))
 
     (x1, x2), (y1, y2) = x.chunk(2), y.chunk(2)
-    terms = paired(x1, x2) + paired(y1, y2) - paired(x1, y2) - paired(x2, y1)
+    terms = (
+        kernel_of_pairs(x1, x2) + kernel_of_pairs(y1, y2) - kernel_of_pairs(x1, y2) - kernel_of_pairs(x2, y1)
+    )
     value, error = terms.mean(), float(terms.detach().std()) / math.sqrt(half)
-    size = as_float(value)
+    size = to_float(value)
     if error == 0.0:
         return value, error, 1.0 if size <= 0.0 else 0.0
     return value, error, 0.5 * math.erfc(size / error / math.sqrt(2.0))
@@ -233,13 +235,17 @@ def _contrast_fourier_features(
         wave = _fourier_features(pooled[start : start + step], frequency)
         sums, every = sums + product(member[start : start + step].mT, wave), every + wave.sum(0)
 
-    def paired(a: Tensor, b: Tensor) -> Tensor:
+    def multiply_sums(a: Tensor, b: Tensor) -> Tensor:
         """Product of two sums at each frequency, its cosine and sine together."""
         return (a * b).unflatten(-1, (2, n_features)).sum(-2)
 
     # A row's cosine and sine have squares that add up to 1: the pair of a row with itself.
     each = contrast_from_sums(
-        paired(sums, sums) - n, paired(sums, every) - n, paired(every, every) - n - m, n, m
+        multiply_sums(sums, sums) - n,
+        multiply_sums(sums, every) - n,
+        multiply_sums(every, every) - n - m,
+        n,
+        m,
     )
     totals = torch.stack([sums[0], every], dim=1).detach() / n_features
     rows = [product(_fourier_features(tile, frequency), totals) for tile in pooled.detach().split(step)]

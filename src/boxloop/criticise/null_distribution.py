@@ -15,7 +15,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.criticise.forward_moments import ForwardMoment, draw_rows
-from boxloop.criticise.parameter_error import ParameterError
+from boxloop.criticise.parameter_error import ParameterUncertainty
 from boxloop.criticise.test_functions import MomentSums, Statistic
 from boxloop.data import ArraySource, RowSample
 from boxloop.numeric import normal
@@ -41,14 +41,14 @@ def measure_gap(statistic: Statistic, gap: Tensor, error: Tensor) -> GapSize:
     gap = torch.where(torch.isinf(error), 0.0, gap)
     z = torch.where(error > 0, gap / error.clamp(min=1e-300), 0.0)
     # An off-diagonal entry of a matrix counts twice in its norm.
-    return GapSize(z.square().mean(-1), (gap.square() @ statistic.multiplicity().to(gap)).sqrt())
+    return GapSize(z.square().mean(-1), (gap.square() @ statistic.entry_multiplicity().to(gap)).sqrt())
 
 
-def null_errors(
+def estimate_null_errors(
     model: LatentModel,
     statistics: Sequence[Statistic],
     n_rows: int,
-    own_error: ParameterError | None,
+    own_error: ParameterUncertainty | None,
     generator: Generator,
 ) -> list[Tensor]:
     """Standard error of each entry over so many rows if the model is true, from a large sample of the model.
@@ -60,7 +60,7 @@ def null_errors(
     if own_error is None:
         ones = fresh.new_ones(size)
         return [s.flatten(s.sum_rows(fresh, ones).variance / n_rows).sqrt() for s in statistics]
-    influences = own_error.influence(fresh).split([len(s.multiplicity()) for s in statistics], dim=1)
+    influences = own_error.influence(fresh).split([len(s.entry_multiplicity()) for s in statistics], dim=1)
     errors = []
     for statistic, influence in zip(statistics, influences, strict=True):
         entries = statistic.evaluate_entries(fresh)
@@ -77,7 +77,7 @@ class NullDistribution:
     statistics: Sequence[Statistic]
     forward: Sequence[ForwardMoment]
     errors: Sequence[Tensor]  # standard errors of the entries of each test function if the model is true
-    parameter_error: ParameterError | None
+    parameter_error: ParameterUncertainty | None
     own_rows: bool  # whether the rows are those of the fit, which move the parameters themselves
 
     def draw_from_model(self, n_rows: int, draws: int, generator: Generator) -> list[GapSize]:

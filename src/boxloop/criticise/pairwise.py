@@ -38,7 +38,7 @@ def check_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
     bad = ~torch.isfinite(rows.detach())
     if bool(bad.any()):
         row, column = (int(i) for i in bad.nonzero()[0])
-        value = as_float(rows[row, column])
+        value = to_float(rows[row, column])
         raise ValueError(
             f"{name}: column {column} holds {value} at row {row} (both counted from 0); drop or fill it first"
         )
@@ -72,10 +72,10 @@ def check_covariance(value: object, name: str) -> Tensor:
 
 def match_input_type(value: Tensor, *inputs: object) -> float | Tensor:
     """The value as a tensor where an input was one, else as a float."""
-    return value if any(isinstance(item, Tensor) for item in inputs) else as_float(value)
+    return value if any(isinstance(item, Tensor) for item in inputs) else to_float(value)
 
 
-def as_float(value: float | Tensor) -> float:
+def to_float(value: float | Tensor) -> float:
     """The number alone, without its gradient."""
     return float(value.detach()) if isinstance(value, Tensor) else value
 
@@ -180,7 +180,9 @@ def contrast_samples(
         rows.append(torch.stack([to_x[:, 0], to_all, square @ member[:, 0], square.sum(1)]))
     sums = torch.cat(rows, dim=1)
     found = contrast_from_sums(inside, across, sums[1].sum(), n, m)
-    return KernelContrast(found.within_x, found.within_y, found.between, _contrast_error(sums.detach(), n, m))
+    return KernelContrast(
+        found.within_x, found.within_y, found.between, _contrast_standard_error(sums.detach(), n, m)
+    )
 
 
 def first_order_variance(to_x: Tensor, to_all: Tensor, n: int, m: int) -> Tensor:
@@ -191,7 +193,7 @@ def first_order_variance(to_x: Tensor, to_all: Tensor, n: int, m: int) -> Tensor
     return 4.0 * apart_x.var() / n + 4.0 * apart_y.var() / m
 
 
-def _contrast_error(sums: Tensor, n: int, m: int) -> float:
+def _contrast_standard_error(sums: Tensor, n: int, m: int) -> float:
     to_x, to_all, square_x, square_all = sums
     xx, xy = to_x[:n] / (n - 1), (to_all - to_x)[:n] / m
     yy, yx = (to_all - to_x)[n:] / (m - 1), to_x[n:] / n

@@ -86,7 +86,7 @@ def has_parameter_error(model: LatentModel) -> bool:
 
 
 @dataclass(frozen=True)
-class ParameterError:
+class ParameterUncertainty:
     """The error of a model's moments that comes from its fitted parameters."""
 
     model: ParametricModel  # in standard coordinates
@@ -130,7 +130,7 @@ def estimate_parameter_error(
     moments: Callable[[Any], Tensor],
     origin: Tensor,
     scale: Tensor,
-) -> ParameterError:
+) -> ParameterUncertainty:
     """The influence of every training row on a model's moments.
 
     The model is in the data's coordinates, at a maximum of the likelihood of these rows; ``moments`` takes such a model
@@ -159,7 +159,7 @@ def estimate_parameter_error(
     half = unit[:, None] * vectors[:, curved]
     response = (half / values[curved]) @ (half.mT @ central_differences(moments_at, point).mT)
     influence = _score_rows(standard, point, standard_rows) @ response
-    return ParameterError(standard, point, response, origin, scale, rows, influence)
+    return ParameterUncertainty(standard, point, response, origin, scale, rows, influence)
 
 
 def _score_rows(model: ParametricModel, point: Tensor, rows: Tensor) -> Tensor:

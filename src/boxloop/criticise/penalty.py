@@ -166,13 +166,13 @@ class _FusedGap(torch.autograd.Function):
         by_rows, by_mean, _ = ctx.needs_input_grad
         n, m = len(rows), len(mean)
         return (
-            _add_product(to_first * (1.0 / n), rows, to_second, 2.0 / n) if by_rows else None,
-            _add_product(to_first * (-1.0 / m), mean, to_second, -2.0 / m) if by_mean else None,
+            _add_scaled_product(to_first * (1.0 / n), rows, to_second, 2.0 / n) if by_rows else None,
+            _add_scaled_product(to_first * (-1.0 / m), mean, to_second, -2.0 / m) if by_mean else None,
             -to_second.diagonal() if ctx.diagonal else -to_second,
         )
 
 
-def _add_product(offset: Tensor, left: Tensor, right: Tensor, factor: float) -> Tensor:
+def _add_scaled_product(offset: Tensor, left: Tensor, right: Tensor, factor: float) -> Tensor:
     """``offset + factor * left @ right``; a GPU adds inside a float32 product for free, in float64 at a cost."""
     if left.device.type == "cuda" and left.dtype == torch.float32:
         return torch.addmm(offset, left, right, alpha=factor)

@@ -99,7 +99,7 @@ def sum_values(values: Tensor, weight: Tensor) -> MomentSums:
     """The sums of values (n, p), NaN where missing, with weights (n,); or of B sets of rows or of weights."""
     weight = weight[..., : values.shape[-2]]
 
-    def add(part: Tensor, by: Tensor) -> Tensor:
+    def weighted_sum(part: Tensor, by: Tensor) -> Tensor:
         return by @ part if part.dim() == 2 else (by[..., None, :] @ part)[..., 0, :]
 
     seen = ~torch.isnan(values)
@@ -109,8 +109,8 @@ def sum_values(values: Tensor, weight: Tensor) -> MomentSums:
         count, squared = one * weight.sum(-1, keepdim=True), one * weight.square().sum(-1, keepdim=True)
     else:
         present = seen.to(values.dtype)
-        count, squared = add(present, weight), add(present, weight.square())
-    return MomentSums(count, add(known, weight), add(known.square(), weight), squared)
+        count, squared = weighted_sum(present, weight), weighted_sum(present, weight.square())
+    return MomentSums(count, weighted_sum(known, weight), weighted_sum(known.square(), weight), squared)
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Statistic(Protocol):
     def moment(self) -> str:
         """What its values are: of which quantity, in which units, about which point."""
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         """A name for every entry, in the order of ``flatten``."""
 
     def to_data_units(self, value: Tensor) -> Tensor:
@@ -173,7 +173,7 @@ class Statistic(Protocol):
     def flatten(self, value: Tensor) -> Tensor:
         """The distinct entries of a value, (..., p)."""
 
-    def multiplicity(self) -> Tensor:
+    def entry_multiplicity(self) -> Tensor:
         """How often each distinct entry occurs in a value, (p,)."""
 
     def evaluate_entries(self, rows: Tensor) -> Tensor:
@@ -198,7 +198,7 @@ class VectorStatistic:
     frame: ModelStandardisation
 
     @abstractmethod
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         """A name for every entry."""
 
     def to_data_units(self, value: Tensor) -> Tensor:
@@ -215,8 +215,8 @@ class VectorStatistic:
     def flatten(self, value: Tensor) -> Tensor:
         return value
 
-    def multiplicity(self) -> Tensor:
-        return torch.ones(len(self.labels()), dtype=torch.float64, device=self.frame.origin.device)
+    def entry_multiplicity(self) -> Tensor:
+        return torch.ones(len(self.label_entries()), dtype=torch.float64, device=self.frame.origin.device)
 
     def evaluate_entries(self, rows: Tensor) -> Tensor:
         return self.evaluate(rows)
@@ -284,7 +284,7 @@ class FirstStatistic(VectorStatistic):
         """With the origin added back."""
         return value + self.frame.origin
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         return list(self.frame.names)
 
     def evaluate(self, rows: Tensor) -> Tensor:
@@ -346,7 +346,7 @@ class SecondStatistic:
         origin = self.frame.origin
         return value if self.centred else value + origin[:, None] * origin
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         """Pairs of column names, first column first."""
         names = self.frame.names
         pairs = torch.triu_indices(len(names), len(names)).mT.tolist()
@@ -356,7 +356,7 @@ class SecondStatistic:
         i, j = torch.triu_indices(*value.shape[-2:], device=value.device)
         return value[..., i, j]
 
-    def multiplicity(self) -> Tensor:
+    def entry_multiplicity(self) -> Tensor:
         """1 on the diagonal, 2 off it."""
         return self.flatten(2.0 - torch.diag(torch.ones_like(self.frame.origin)))
 
@@ -404,9 +404,9 @@ class SecondStatistic:
         mean = distribution.mean - self.frame.origin
         about = average_covariance(distribution.covariance(), weight.to(distribution.mean.dtype))
         about = about + (mean * weight[:, None]).mT @ mean
-        return about if self.centred else about + self._origin_products(weight.to(mean) @ mean)
+        return about if self.centred else about + self._origin_cross_products(weight.to(mean) @ mean)
 
-    def _origin_products(self, mean: Tensor) -> Tensor:
+    def _origin_cross_products(self, mean: Tensor) -> Tensor:
         """What means about the origin (..., d) add to products about zero, minus the product of the origins."""
         alone = mean[..., :, None] * self.frame.origin.to(mean)
         return alone + alone.mT
@@ -427,7 +427,7 @@ class SecondStatistic:
                 part = slice(start, start + step)
                 products = mean[part, :, None] * mean[part, None, :]
                 if not self.centred:
-                    products = products + self._origin_products(mean[part])
+                    products = products + self._origin_cross_products(mean[part])
                 apart = (_dense_covariances(covariance, part) + products - near).square()
                 square += torch.einsum("m,mij->ij", by[part], apart)
                 fourth += torch.einsum("m,mij->ij", by[part].square(), apart.square())
@@ -453,14 +453,16 @@ def _sum_independent_products(
 ) -> tuple[Tensor, Tensor]:
     """The sums for independent columns, whose pairs are products of means, as matrix products."""
 
-    def pairs(order: int, weight: Tensor) -> Tensor:
+    def sum_powers(order: int, weight: Tensor) -> Tensor:
         raised = mean**order
         return (raised * weight[:, None]).mT @ raised
 
     quad = by.square()
-    square = pairs(2, by) - 2.0 * near * pairs(1, by) + near.square() * by.sum()
-    fourth = pairs(4, quad) - 4.0 * near * pairs(3, quad) + 6.0 * near.square() * pairs(2, quad)
-    fourth += near**4 * quad.sum() - 4.0 * near**3 * pairs(1, quad)
+    square = sum_powers(2, by) - 2.0 * near * sum_powers(1, by) + near.square() * by.sum()
+    fourth = (
+        sum_powers(4, quad) - 4.0 * near * sum_powers(3, quad) + 6.0 * near.square() * sum_powers(2, quad)
+    )
+    fourth += near**4 * quad.sum() - 4.0 * near**3 * sum_powers(1, quad)
     own = (mean.square() + variance - near.diagonal()).square()
     square.diagonal().copy_(by @ own)
     fourth.diagonal().copy_(quad @ own.square())
@@ -531,7 +533,7 @@ class PowerStatistic(VectorStatistic):
     def moment(self) -> str:
         return f"mean of ((x - model mean) / model sd)^{self.order}"
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         return list(self.names)
 
     def evaluate(self, rows: Tensor) -> Tensor:
@@ -599,7 +601,7 @@ class FourierStatistic(VectorStatistic):
     frequencies: Tensor
     phase: Tensor
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         return [f"wave {i}" for i in range(len(self.phase))]
 
     def evaluate(self, rows: Tensor) -> Tensor:
@@ -683,7 +685,7 @@ class BelowStatistic(VectorStatistic):
     places: Tensor
     thresholds: Tensor
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         """Column and threshold, with digits for the column's standard deviation."""
         scale = self.frame.scale.tolist()
         pairs = zip(self.places.tolist(), self.thresholds.tolist(), strict=True)
@@ -739,7 +741,7 @@ class LaggedStatistic(VectorStatistic):
     def moment(self) -> str:
         return f"mean product of standardised values {self.lag} rows apart"
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         return list(self.frame.names)
 
     def evaluate(self, rows: Tensor) -> Tensor:
@@ -808,7 +810,7 @@ class CustomStatistic(VectorStatistic):
     def moment(self) -> str:
         return f"mean of {self.title}"
 
-    def labels(self) -> list[str]:
+    def label_entries(self) -> list[str]:
         """Its name, numbered if it has several values."""
         return [self.title] if self.size == 1 else [f"{self.title} {i}" for i in range(self.size)]
 

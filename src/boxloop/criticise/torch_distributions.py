@@ -50,7 +50,7 @@ class TorchBatch:
         )
 
     @property
-    def has_moments(self) -> bool:
+    def has_closed_form_moments(self) -> bool:
         """Whether mean and covariance have a closed form."""
         return (
             _closed_form_mean(self.distribution) is not None

@@ -72,7 +72,7 @@ from boxloop.models import (
 )
 from boxloop.numeric import generator, join_words, mean_and_error, seed, spawn
 from boxloop.persist import PROGRESS, ModelFile, ModelFileError, Saved, load_model
-from boxloop.select import GroupedSums, gaps_to_best
+from boxloop.select import GroupedSums, measure_gaps_to_best
 from boxloop.types import Source
 
 if TYPE_CHECKING:
@@ -766,12 +766,12 @@ def choose_alpha(
     values = [
         GroupedSums.from_values(rows, np.arange(len(rows)), len(rows), np.asarray(weight)) for rows in bounds
     ]
-    means = [rows.mean_error() for rows in values]
+    means = [rows.mean_and_error() for rows in values]
     scores = [
         mean if np.isfinite(mean) and np.isfinite(gap) else -np.inf for (mean, _), gap in zip(means, gaps)
     ]
     best = int(np.argmax(scores))
-    lag, error = gaps_to_best(values, best)
+    lag, error = measure_gaps_to_best(values, best)
     near = [j for j in range(len(alphas)) if np.isfinite(scores[j]) and lag[j] <= np.nan_to_num(error[j])]
     selected = min(near or [best], key=lambda j: (gaps[j], alphas[j]))
     table = {

@@ -43,8 +43,8 @@ from boxloop.select import (
     PenaltyPath,
     aic_bic,
     cross_validate,
-    gaps_to_best,
     log_densities,
+    measure_gaps_to_best,
     one_standard_error,
     penalised_path,
     to_indices,
@@ -104,7 +104,7 @@ class Trial:
     @property
     def score(self) -> tuple[float, float]:
         """Mean held-out log-likelihood per row and its standard error."""
-        return (float("nan"), float("nan")) if self.log_density is None else self.log_density.mean_error()
+        return (float("nan"), float("nan")) if self.log_density is None else self.log_density.mean_and_error()
 
 
 @dataclass(frozen=True, eq=False)
@@ -286,7 +286,7 @@ def _compare_with_best(trials: Sequence[Trial], eligible: NDArray[np.bool_]) -> 
     lag = np.full((len(trials), 2), np.nan)
     fine = np.flatnonzero(np.isfinite(means))
     density = [rows for trial in trials if (rows := trial.log_density) is not None and np.isfinite(rows.mean)]
-    lag[fine] = np.column_stack(gaps_to_best(density, int(np.flatnonzero(fine == best)[0])))
+    lag[fine] = np.column_stack(measure_gaps_to_best(density, int(np.flatnonzero(fine == best)[0])))
     return best, lag
 
 

@@ -282,7 +282,7 @@ def _predicts_worse(found: Findings, place: int) -> bool:
     chosen, other = found.trials[found.chosen].log_density, found.trials[place].log_density
     assert chosen is not None
     assert other is not None
-    lag, error = other.gap_to(chosen)
+    lag, error = other.measure_gap_to(chosen)
     return lag > WORSE * error
 
 

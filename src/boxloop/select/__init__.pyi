@@ -22,8 +22,8 @@ from .scores import (
     aic_bic as aic_bic,
     conditional_log_densities as conditional_log_densities,
     count_parameters as count_parameters,
-    gaps_to_best as gaps_to_best,
     log_densities as log_densities,
+    measure_gaps_to_best as measure_gaps_to_best,
 )
 from .search import ModelSearchCV
 from .topics import TopicSpectrum, topic_spectrum

@@ -12,7 +12,7 @@ import numpy as np
 from boxloop.data import AnySource, check_weight, is_read_in_place, make_frame, open_source
 from boxloop.numeric import single_threaded
 from boxloop.select.rows import count_rows
-from boxloop.select.scores import Array, aic_bic, count_parameters, gaps_to_best, sum_log_densities
+from boxloop.select.scores import Array, aic_bic, count_parameters, measure_gaps_to_best, sum_log_densities
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -191,14 +191,14 @@ def compare(
     if sample_weight is not None and not isinstance(rows, AnySource):
         weight = check_weight(sample_weight, count_rows(rows)).numpy()
     found = sum_log_densities(list(named.values()), rows, weight=weight)
-    means = np.array([sums.mean_error() for sums in found])
+    means = np.array([sums.mean_and_error() for sums in found])
     order = np.argsort(-means[:, 0], kind="stable")
     density = [found[j] for j in order]
     names = tuple(list(named)[j] for j in order)
     if np.isneginf(density[0].mean):  # no model has a finite mean
         gap, error = np.zeros(len(density)), np.full(len(density), np.nan)
     else:
-        gap, error = gaps_to_best(density, 0)
+        gap, error = measure_gaps_to_best(density, 0)
     counts = [count_parameters(named[name], rows) for name in names]
     both = np.array([aic_bic(sums.sum, sums.n_rows, count) for sums, count in zip(density, counts)])
     return Comparison(

@@ -151,7 +151,7 @@ def _fit_and_score(
     )
     train = X if fold.train is None else take_rows(X, fold.train)
     estimator.fit(train, **({} if train_weight is None else {"sample_weight": train_weight}))
-    if getattr(estimator, "interrupted_", False):
+    if getattr(estimator, "interrupted_", False):  # the fit caught Ctrl-C and stopped early
         raise KeyboardInterrupt
     (density,) = sum_log_densities([estimator], X, fold.test, fold.share, test_weight)
     if fold.test is None:
@@ -200,7 +200,7 @@ class Checkpoint:
 
     def read_fit(self, key: Mapping[str, Any]) -> FoldFit | None:
         """The fit with this key, or None."""
-        path = self._find_file(key)
+        path = self._file_path(key)
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -235,9 +235,9 @@ class Checkpoint:
             "n_parameters": to_json(fit.n_parameters),
             "warnings": list(fit.warnings),
         }
-        write_atomic(self._find_file(key), json.dumps(document, allow_nan=False).encode())
+        write_atomic(self._file_path(key), json.dumps(document, allow_nan=False).encode())
 
-    def _find_file(self, key: Mapping[str, Any]) -> Path:
+    def _file_path(self, key: Mapping[str, Any]) -> Path:
         return self.folder / f"{fingerprint_values(json.dumps(key, sort_keys=True))[:32]}.json"
 
 

@@ -24,9 +24,7 @@ from boxloop.data import (
     IndexSelection,
     check_count,
     check_nested_parameters,
-    is_read_in_place,
     make_frame,
-    validate_rows,
 )
 from boxloop.numeric import SingleThreaded, seed
 from boxloop.persist import ANY, Array as ArrayOf, Constraints, MetaSaveMixin, ModelFile, Saved
@@ -190,17 +188,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         return self
 
     def _open_rows(self, X: Any, *, reset: bool) -> Any:
-        if is_read_in_place(X):
-            return open_table(self, self.estimator, X, reset=reset)
-        tags = get_tags(self.estimator).input_tags
-        return validate_rows(
-            self,
-            X,
-            reset=reset,
-            dtype=[np.float64, np.float32],
-            accept_sparse="csr" if tags.sparse else False,
-            ensure_all_finite="allow-nan" if tags.allow_nan else True,
-        )
+        return open_table(self, self.estimator, X, reset=reset, keep_frame=False)
 
     def _find_threshold(self) -> float:
         """The score below which, and only below which, ``p <= level``."""

@@ -30,10 +30,11 @@ RowIndices = NDArray[np.intp] | RowSelection
 """Row numbers, or a selection of rows."""
 
 
-def open_table(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
+def open_table(owner: Any, estimator: Any, X: Any, *, reset: bool, keep_frame: bool = True) -> Any:
     """X as a table whose rows can be selected; its columns are recorded on ``owner``, or checked against the record.
 
-    A frame stays one, so that names reach the estimator inside; a path or a Dask collection is opened as a source.
+    A frame stays one, so that names reach the estimator inside, or everything in memory becomes an array of numbers; a
+    path or a Dask collection is opened as a source.
     """
     if is_read_in_place(X):
         source = open_source(X)
@@ -43,14 +44,14 @@ def open_table(owner: Any, estimator: Any, X: Any, *, reset: bool) -> Any:
             if source.names != tuple(f"x{j}" for j in range(source.n_columns)):  # of a table without names
                 owner.feature_names_in_ = np.asarray(source.names, dtype=object)
         return source
-    if as_frame(X) is not None:
+    if keep_frame and as_frame(X) is not None:
         return validate_rows(owner, X, reset=reset, skip_check_array=True)
     tags = get_tags(estimator).input_tags
     return validate_rows(
         owner,
         X,
         reset=reset,
-        dtype="numeric",
+        dtype="numeric" if keep_frame else [np.float64, np.float32],
         accept_sparse="csr" if tags.sparse else False,
         ensure_all_finite="allow-nan" if tags.allow_nan else True,
     )

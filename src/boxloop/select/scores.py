@@ -121,11 +121,11 @@ class GroupedSums(Tree):
         """All values lowered by a number."""
         return type(self)(self.weight, self.square, self.total - number * self.weight)
 
-    def gap_to(self, best: Self) -> tuple[float, float]:
+    def measure_gap_to(self, best: Self) -> tuple[float, float]:
         """The mean of another on the same rows minus this one, with the standard error of the paired difference."""
-        return type(self)(self.weight, self.square, best.total - self.total).mean_error()
+        return type(self)(self.weight, self.square, best.total - self.total).mean_and_error()
 
-    def mean_error(self) -> tuple[float, float]:
+    def mean_and_error(self) -> tuple[float, float]:
         r"""Mean with its standard error; NaN for a single row, and where a value is infinite.
 
         .. math:: \mathrm{se}^2 = \frac{\sum_g W_g (\bar v_g - \bar v)^2}{W \, (\sum_g Q_g / W_g - 1)}, \qquad
@@ -138,9 +138,11 @@ class GroupedSums(Tree):
         return mean_and_error(total / weight, weight, float((square / weight).sum()) - 1.0)
 
 
-def gaps_to_best(values: Sequence[GroupedSums], best: int) -> tuple[Array, Array]:
+def measure_gaps_to_best(values: Sequence[GroupedSums], best: int) -> tuple[Array, Array]:
     """The gap of each candidate to the best one, which has 0, with the standard errors of paired differences."""
-    pairs = [(0.0, 0.0) if j == best else other.gap_to(values[best]) for j, other in enumerate(values)]
+    pairs = [
+        (0.0, 0.0) if j == best else other.measure_gap_to(values[best]) for j, other in enumerate(values)
+    ]
     return np.array([mean for mean, _ in pairs]), np.array([error for _, error in pairs])
 
 

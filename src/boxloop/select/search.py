@@ -28,7 +28,7 @@ from boxloop.progress import ProgressBar
 from boxloop.select.cross_validation import Checkpoint, Criterion, Fold, FoldFit, cross_validate, to_json
 from boxloop.select.rows import configure_estimator, count_rows, fingerprint_table, open_table
 from boxloop.select.rule import one_standard_error
-from boxloop.select.scores import Array, GroupedSums, SelectionWarning, aic_bic, gaps_to_best
+from boxloop.select.scores import Array, GroupedSums, SelectionWarning, aic_bic, measure_gaps_to_best
 from boxloop.tree import Tree
 
 if TYPE_CHECKING:
@@ -54,13 +54,13 @@ class SearchState(Tree):
 def _has_best_method(name: str) -> Callable[[Any], bool]:
     """Whether the best estimator, or before ``fit`` the one given, has a method."""
 
-    def check(search: Any) -> bool:
+    def check_method(search: Any) -> bool:
         if not search.refit:
             raise AttributeError(f"{name} needs refit=True: with refit=False there is no best_estimator_")
         getattr(vars(search).get("best_estimator_", search.estimator), name)
         return True
 
-    return check
+    return check_method
 
 
 @dataclass(eq=False, repr=False)
@@ -313,7 +313,7 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
     def _from_tree(self, tree: SearchState) -> None:
         columns = json.loads(tree.results)
         lists = ("params", "failure", "warnings")
-        results: dict[str, Any] = {**_parameter_columns(columns["params"])}
+        results: dict[str, Any] = {**_make_parameter_columns(columns["params"])}
         for name, column in columns.items():
             if len(column) != len(columns["params"]):
                 raise ValueError(f"cv_results_[{name!r}] has {len(column)} entries")
@@ -427,7 +427,7 @@ def summarise_fits(
         raise ValueError(f"no candidate could be fitted: {'; '.join(dict.fromkeys(failure))}")
     density = [None if one is None else one.held_out for one in candidates]
     values = [None if one is None else one.criterion_values(criterion) for one in candidates]
-    means = np.array([(NAN, NAN) if sums is None else sums.mean_error() for sums in density])
+    means = np.array([(NAN, NAN) if sums is None else sums.mean_and_error() for sums in density])
     score = np.array([NAN if sums is None else sums.mean for sums in values])
     below, below_error = _measure_gaps(density)
     gap, gap_error = _measure_gaps(values)
@@ -443,7 +443,7 @@ def summarise_fits(
             splits[j] = [_split_score(fit, criterion) for fit in fits[j][1:]]
     ranked = np.nan_to_num(score, nan=-np.inf)
     return {
-        **_parameter_columns(grid),
+        **_make_parameter_columns(grid),
         "params": [dict(params) for params in grid],
         **{f"split{i}_test_score": splits[:, i] for i in range(splits.shape[1])},
         "mean_test_score": score,
@@ -470,7 +470,7 @@ def _split_score(fit: FoldFit, criterion: str | Criterion) -> float:
     return NAN if isinstance(criterion, str) else fit.score
 
 
-def _parameter_columns(grid: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _make_parameter_columns(grid: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The values of each parameter, masked for candidates without it, as in scikit-learn."""
     columns: dict[str, Any] = {}
     for name in sorted({name for params in grid for name in params}):
@@ -490,7 +490,7 @@ def _measure_gaps(values: Sequence[GroupedSums | None]) -> tuple[Array, Array]:
     if np.isfinite(mean).any():
         fitted = [j for j, sums in enumerate(values) if sums is not None]
         sums = [sums for sums in values if sums is not None]
-        gap[fitted], error[fitted] = gaps_to_best(sums, fitted.index(int(mean.argmax())))
+        gap[fitted], error[fitted] = measure_gaps_to_best(sums, fitted.index(int(mean.argmax())))
     return gap, error
 
 
