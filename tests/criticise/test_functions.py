@@ -117,7 +117,7 @@ def test_a_batch_of_tables_or_of_weights_is_each_of_them(function):
 @table
 def test_entries_are_what_the_tally_adds(function):
     statistic, rows = function.prepare(frame()), normal((40, D), generator(4))
-    entries = statistic.evaluate_entries(rows)
+    entries = statistic.evaluate(rows)
     assert entries.shape == (40, len(statistic.label_entries()))
     torch.testing.assert_close(
         entries.sum(0), statistic.flatten(statistic.sum_rows(rows, torch.ones(40).double()).first)
@@ -140,7 +140,7 @@ def test_missing_values_leave_out_their_own_entries(function):
     statistic, rows = function.prepare(frame()), normal((60, D), generator(4))
     rows[torch.rand(60, D, generator=generator(7)) < 0.3] = torch.nan
     tally = statistic.sum_rows(rows, torch.ones(60).double())
-    entries = statistic.evaluate_entries(rows)
+    entries = statistic.evaluate(rows)
     torch.testing.assert_close(statistic.flatten(tally.mean), entries.nanmean(0), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(statistic.flatten(tally.count), (~entries.isnan()).sum(0).double())
     wanted = torch.stack(
@@ -153,11 +153,7 @@ def test_a_missing_column_spares_the_others():
     rows = normal((20, D), generator(4))
     rows[:, 1] = torch.nan
     seen = (
-        Power(3, pairs=[("a", "c"), ("a", "b")], columns=True)
-        .prepare(frame())
-        .evaluate_entries(rows)
-        .isnan()
-        .any(0)
+        Power(3, pairs=[("a", "c"), ("a", "b")], columns=True).prepare(frame()).evaluate(rows).isnan().any(0)
     )
     assert seen.tolist() == [False, True, False, False, False, True, True]
 
@@ -263,7 +259,7 @@ def test_sums_of_products_and_of_their_squares_are_those_of_the_entries(about, m
     if missing:
         rows[torch.rand(40, D, generator=generator(2)) < 0.3] = torch.nan
     weight = torch.rand(40, generator=generator(3)).double()
-    found, wanted = statistic.sum_rows(rows, weight), sum_values(statistic.evaluate_entries(rows), weight)
+    found, wanted = statistic.sum_rows(rows, weight), sum_values(statistic.evaluate(rows), weight)
     for part in ("count", "first", "square", "squared_weight"):
         torch.testing.assert_close(
             statistic.flatten(getattr(found, part)), getattr(wanted, part), rtol=1e-12, atol=1e-12

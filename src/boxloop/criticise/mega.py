@@ -605,7 +605,7 @@ class _MomentComparison:
         # Training rows move the data and the parameters together; what the fit matches by construction has no error.
         influences = self.error.row_influence.split(lengths, dim=1)
         for i, (gap, sums, influence) in enumerate(zip(gaps, self.sums, influences, strict=True)):
-            centred = gap.statistic.evaluate_entries(self.sample.rows) - gap.statistic.flatten(sums.mean)
+            centred = gap.statistic.evaluate(self.sample.rows) - gap.statistic.flatten(sums.mean)
             net = torch.nan_to_num(centred, nan=0.0) - influence[: len(centred)]
             error = (net * self.error.row_share[: len(centred), None]).square().sum(0).sqrt()
             error = torch.where(error > self.error.match_tolerance * gap.row_error, error, 0.0)

@@ -63,7 +63,7 @@ def estimate_null_errors(
     influences = own_error.influence(fresh).split([len(s.entry_multiplicity()) for s in statistics], dim=1)
     errors = []
     for statistic, influence in zip(statistics, influences, strict=True):
-        entries = statistic.evaluate_entries(fresh)
+        entries = statistic.evaluate(fresh)
         alone, net = entries.std(0), (entries - influence[: len(entries)]).std(0)
         errors.append(torch.where(net > own_error.match_tolerance * alone, net, 0.0) / n_rows**0.5)
     return errors

@@ -12,7 +12,7 @@ and units that are fixed before the rows are read, the same for data and model.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -148,80 +148,48 @@ class TestFunction(Protocol):
         """The statistic of these columns."""
 
 
-@runtime_checkable
-class Statistic(Protocol):
-    """A test function of the columns of one table: it knows their names, origin, scale, and its directions."""
+@dataclass(frozen=True)
+class Statistic(ABC):
+    """A test function of the columns of one table, here with a vector of values: it knows names, origin and scale."""
+
+    frame: ModelStandardisation
 
     @property
-    def frame(self) -> ModelStandardisation:
-        """Origin and scale of the columns."""
-
-    @property
+    @abstractmethod
     def name(self) -> str:
         """Name in tables."""
 
     @property
+    @abstractmethod
     def moment(self) -> str:
         """What its values are: of which quantity, in which units, about which point."""
 
-    def label_entries(self) -> list[str]:
-        """A name for every entry, in the order of ``flatten``."""
-
-    def to_data_units(self, value: Tensor) -> Tensor:
-        """A value in the units of the data: about zero where it is held about the origin to keep its digits."""
-
-    def flatten(self, value: Tensor) -> Tensor:
-        """The distinct entries of a value, (..., p)."""
-
-    def entry_multiplicity(self) -> Tensor:
-        """How often each distinct entry occurs in a value, (p,)."""
-
-    def evaluate_entries(self, rows: Tensor) -> Tensor:
-        """The value of every distinct entry at every row, (n, p)."""
-
-    def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
-        """Sums over rows (n, d) with weights (n,) or B sets of weights (B, n); or over B sets of rows (B, n, d)."""
-
-    def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor | None:
-        """Weighted sum over m distributions of E[g(x)], differentiable in them; None where it has no closed form."""
-
-    def sum_nodes(
-        self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
-    ) -> NodeSums:
-        """The same for all distributions, with the sums that give its error; about a point, or their own mean."""
-
-
-@dataclass(frozen=True)
-class VectorStatistic:
-    """Base of statistics with one value for each of p entries."""
-
-    frame: ModelStandardisation
-
     @abstractmethod
     def label_entries(self) -> list[str]:
-        """A name for every entry."""
-
-    def to_data_units(self, value: Tensor) -> Tensor:
-        return value
+        """A name for every distinct entry, in the order of ``flatten``."""
 
     @abstractmethod
     def evaluate(self, rows: Tensor) -> Tensor:
-        """(..., n, d) -> (..., n, p)."""
+        """The value of every distinct entry at every row, (..., n, d) -> (..., n, p)."""
 
-    @abstractmethod
     def expect(self, distribution: Distribution) -> Tensor | None:
         """Expectation under each of m distributions, (m, p), where it has a closed form."""
+        return None
+
+    def to_data_units(self, value: Tensor) -> Tensor:
+        """A value in the units of the data: about zero where it is held about the origin to keep its digits."""
+        return value
 
     def flatten(self, value: Tensor) -> Tensor:
+        """The distinct entries of a value, (..., p)."""
         return value
 
     def entry_multiplicity(self) -> Tensor:
+        """How often each distinct entry occurs in a value, (p,)."""
         return torch.ones(len(self.label_entries()), dtype=torch.float64, device=self.frame.origin.device)
 
-    def evaluate_entries(self, rows: Tensor) -> Tensor:
-        return self.evaluate(rows)
-
     def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
+        """Sums over rows (n, d) with weights (n,) or B sets of weights (B, n); or over B sets of rows (B, n, d)."""
         return sum_values(self.evaluate(rows), weight)
 
     def expect_exactly(self, distribution: Distribution) -> Tensor | None:
@@ -231,12 +199,14 @@ class VectorStatistic:
         return None if exact is None else exact.double()
 
     def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor | None:
+        """Weighted sum over m distributions of E[g(x)], differentiable in them; None where it has no closed form."""
         exact = self.expect_exactly(distribution)
         return None if exact is None else weight @ exact
 
     def sum_nodes(
         self, distribution: Distribution, weight: Tensor, generator: Generator, about: Tensor | None
     ) -> NodeSums:
+        """The same for all distributions, with the sums that give its error; about a point, or their own mean."""
         expected = self.expect_exactly(distribution)
         if expected is None:
             draws = distribution.draw(max(1, INNER_DRAWS // len(distribution.mean)), generator)
@@ -274,14 +244,13 @@ class First:
 
 
 @dataclass(frozen=True)
-class FirstStatistic(VectorStatistic):
+class FirstStatistic(Statistic):
     """Column means."""
 
     name: ClassVar[str] = "first"
     moment: ClassVar[str] = "mean"
 
     def to_data_units(self, value: Tensor) -> Tensor:
-        """With the origin added back."""
         return value + self.frame.origin
 
     def label_entries(self) -> list[str]:
@@ -325,7 +294,7 @@ class Second:
 
 
 @dataclass(frozen=True)
-class SecondStatistic:
+class SecondStatistic(Statistic):
     """All products of two columns, as matrix products, with values about the origin, :math:`y = x - o`.
 
     Those about zero are :math:`x_i x_j - o_i o_j = y_i y_j + o_i y_j + y_i o_j`, which keeps the digits of gaps and of
@@ -334,7 +303,6 @@ class SecondStatistic:
 
     name: ClassVar[str] = "second"
 
-    frame: ModelStandardisation
     centred: bool
 
     @property
@@ -360,15 +328,13 @@ class SecondStatistic:
         """1 on the diagonal, 2 off it."""
         return self.flatten(2.0 - torch.diag(torch.ones_like(self.frame.origin)))
 
-    def evaluate_entries(self, rows: Tensor) -> Tensor:
+    def evaluate(self, rows: Tensor) -> Tensor:
         """Every product of every row, (n, p)."""
-        y = rows - self.frame.origin
-        i, j = torch.triu_indices(y.shape[1], y.shape[1], device=y.device)
-        product = y[:, i] * y[:, j]
-        if self.centred:
-            return product
         origin = self.frame.origin
-        return product + origin[i] * y[:, j] + y[:, i] * origin[j]
+        y = rows - origin
+        i, j = torch.triu_indices(len(origin), len(origin), device=y.device)
+        product = y[:, i] * y[:, j]
+        return product if self.centred else product + origin[i] * y[:, j] + y[:, i] * origin[j]
 
     def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
         """Matrix products; a missing value leaves out its own pairs only."""
@@ -518,7 +484,7 @@ class Power:
 
 
 @dataclass(frozen=True)
-class PowerStatistic(VectorStatistic):
+class PowerStatistic(Statistic):
     """Powers of projections of standardised rows; columns are projections on axes."""
 
     order: int
@@ -592,7 +558,7 @@ class Fourier:
 
 
 @dataclass(frozen=True)
-class FourierStatistic(VectorStatistic):
+class FourierStatistic(Statistic):
     """Cosines of random projections."""
 
     name: ClassVar[str] = "fourier"
@@ -676,7 +642,7 @@ class Below:
 
 
 @dataclass(frozen=True)
-class BelowStatistic(VectorStatistic):
+class BelowStatistic(Statistic):
     """Whether columns are at most thresholds: entry p is about column ``places[p]``."""
 
     name: ClassVar[str] = "below"
@@ -728,7 +694,7 @@ class Lagged:
 
 
 @dataclass(frozen=True)
-class LaggedStatistic(VectorStatistic):
+class LaggedStatistic(Statistic):
     """Products of standardised values that are ``lag`` rows apart, within a tile, for models of independent rows."""
 
     lag: int
@@ -747,9 +713,6 @@ class LaggedStatistic(VectorStatistic):
     def evaluate(self, rows: Tensor) -> Tensor:
         y = self.standardise(rows)
         return y[..., self.lag :, :] * y[..., : -self.lag, :]
-
-    def expect(self, distribution: Distribution) -> None:
-        """None: the mean is over pairs of independent rows, not over one."""
 
     def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor:
         return (weight @ self.standardise(distribution.mean)).square()
@@ -794,7 +757,7 @@ class Custom:
 
 
 @dataclass(frozen=True)
-class CustomStatistic(VectorStatistic):
+class CustomStatistic(Statistic):
     """A user's function."""
 
     function: Callable[[Tensor], Tensor]
