@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from boxloop.chain import advance
-from boxloop.criticise import fused_gap, mega
+from boxloop.criticise import fused_moment_gap, mega
 from boxloop.data import (
     ArraySource,
     MappedSource,
@@ -169,7 +169,7 @@ def moments(card: Card) -> Iterator[dict]:
         spread, mean = torch.rand(d, dtype=dtype, device=card.device), parts[1].requires_grad_()
 
         def penalty(parts=parts, spread=spread, mean=mean) -> Tensor:
-            return torch.autograd.grad(fused_gap(*parts, spread), mean)[0]
+            return torch.autograd.grad(fused_moment_gap(*parts, spread), mean)[0]
 
         flops, moved = 1.0 * (n + m) * d * (d + 1) + 2.0 * m * d * d, spread.element_size() * d * (n + 3 * m)
         seconds = timed(penalty, card.device)

@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from boxloop.criticise import MomentPenalty, PriorAndEmission, fused_gap
+from boxloop.criticise import MomentPenalty, PriorAndEmission, fused_moment_gap
 from boxloop.distributions import DiagonalGaussian
 from boxloop.numeric import column_means, generator
 from common import gemm_rate, interleave, report
@@ -114,7 +114,7 @@ def in_a_row(d: int, m: int, n: int, dtype: str, evaluations: int) -> list[dict]
         return torch.autograd.grad(product(rows, mean, variance), (mean, variance))
 
     def ours() -> tuple[torch.Tensor, ...]:
-        return torch.autograd.grad(fused_gap(rows, mean, column_means(variance)), (mean, variance))
+        return torch.autograd.grad(fused_moment_gap(rows, mean, column_means(variance)), (mean, variance))
 
     def many(step) -> None:
         for _ in range(evaluations):

@@ -6,7 +6,7 @@ import torch
 from scipy.sparse import csr_array
 
 import boxloop
-from boxloop.criticise import fused_gap
+from boxloop.criticise import fused_moment_gap
 from boxloop.data import documents
 from boxloop.numeric import generator, normal
 
@@ -71,7 +71,7 @@ def test_the_penalty_and_its_gradient_are_those_of_the_cpu(dtype, d, whole):
     found = []
     for device, kind in (("cpu", torch.float64), ("cuda", dtype)):
         inputs = [part.to(device, kind).requires_grad_() for part in (X, M, S)]
-        value = fused_gap(*inputs)
+        value = fused_moment_gap(*inputs)
         found.append([value, *torch.autograd.grad(value, inputs)])
     tolerance = 1e-10 if dtype == torch.float64 else 1e-3
     for ours, wanted in zip(found[1], found[0], strict=True):
@@ -83,7 +83,7 @@ def test_the_penalty_can_be_captured_in_a_graph():
     M.requires_grad_()
 
     def step():
-        return torch.autograd.grad(fused_gap(X, M, S.mean(0)), M)[0]
+        return torch.autograd.grad(fused_moment_gap(X, M, S.mean(0)), M)[0]
 
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())

@@ -15,11 +15,11 @@ from boxloop.criticise import (
     Power,
     Second,
     as_model,
-    count_cdf,
-    count_moment,
+    cdf_of_counts,
     draw_latent_nodes,
     forward_moments,
     mega,
+    moment_of_counts,
     standardise_by_model,
 )
 from boxloop.distributions import Bernoulli, DiagonalGaussian, FullGaussian, Poisson
@@ -140,8 +140,10 @@ def test_powers_and_shares_of_counts_are_exact(distribution):
     """Against two hundred thousand draws: ten z-scores below 4.5, a false alarm in 1e4 runs."""
     origin, draws = torch.tensor([0.4, 2.5]).double(), distribution.draw(200_000, generator(0))[0]
     places, thresholds = torch.tensor([0, 0, 1, 1, 1]), torch.tensor([-0.5, 0.0, 0.9, 3.0, 6.5]).double()
-    pairs = [(count_moment(distribution, origin, r)[0], (draws - origin) ** r) for r in (1, 2, 3, 4)]
-    pairs.append((count_cdf(distribution, places, thresholds)[0], (draws[:, places] <= thresholds).double()))
+    pairs = [(moment_of_counts(distribution, origin, r)[0], (draws - origin) ** r) for r in (1, 2, 3, 4)]
+    pairs.append(
+        (cdf_of_counts(distribution, places, thresholds)[0], (draws[:, places] <= thresholds).double())
+    )
     for exact, values in pairs:
         error = values.std(0) / len(values) ** 0.5
         gap = (values.mean(0) - exact).abs()

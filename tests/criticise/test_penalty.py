@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from boxloop.criticise import MomentPenalty, as_model, fused_gap, moment_penalty, paper_gaps, second_moment
+from boxloop.criticise import (
+    MomentPenalty,
+    as_model,
+    fused_moment_gap,
+    moment_penalty,
+    paper_gaps,
+    second_moment,
+)
 from boxloop.distributions import DiagonalGaussian, FullGaussian, LowRankGaussian
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator, gram, normal
@@ -159,7 +166,7 @@ def test_the_fused_gap_and_its_gradient(shape):
     spread = normal(shape, generator(2)).requires_grad_()
 
     def fused(rows, mean, spread):
-        return fused_gap(rows, mean, spread if len(shape) == 1 else spread + spread.mT)
+        return fused_moment_gap(rows, mean, spread if len(shape) == 1 else spread + spread.mT)
 
     def plain(rows, mean, spread):
         matrix = torch.diag(spread) if len(shape) == 1 else spread + spread.mT
@@ -173,5 +180,5 @@ def test_the_fused_gap_and_its_gradient(shape):
 
 def test_the_fused_gap_of_equal_moments_has_a_finite_gradient():
     rows = normal((6, 4), generator(0)).requires_grad_()
-    fused_gap(rows, rows.detach(), torch.zeros(4, dtype=torch.float64)).backward()
+    fused_moment_gap(rows, rows.detach(), torch.zeros(4, dtype=torch.float64)).backward()
     assert bool(torch.isfinite(rows.grad).all())

@@ -6,7 +6,13 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from boxloop.criticise import MomentPenalty, count_cdf, count_moment, has_low_rank_form, second_gap_norm
+from boxloop.criticise import (
+    MomentPenalty,
+    cdf_of_counts,
+    is_low_rank_form_smaller,
+    moment_of_counts,
+    second_gap_norm,
+)
 from boxloop.distributions import Bernoulli, LogitBernoulli, LogPoisson, Poisson, TiedLowRankGaussian
 from boxloop.numeric import average_covariance, covariance as forms, generator, normal, projected_variance
 from models.autoencoder_cases import rows_of, small
@@ -36,7 +42,7 @@ def test_the_norm_of_a_second_gap_is_that_of_the_matrix() -> None:
     second = (
         average_covariance(NORMAL.covariance(), WEIGHT) + (NORMAL.mean * WEIGHT[:, None]).mT @ NORMAL.mean
     )
-    assert has_low_rank_form(rows, NORMAL)
+    assert is_low_rank_form_smaller(rows, NORMAL)
     expected = torch.linalg.matrix_norm(rows.mT @ rows / 5 - second)
     assert_close(second_gap_norm(rows, NORMAL, WEIGHT), expected)
 
@@ -67,7 +73,7 @@ def test_counts_by_their_logs_have_the_moments_of_counts(order: int) -> None:
     places, at = torch.tensor([0, 2]), torch.tensor([0.5, 1.0]).double()
     pairs = ((LogitBernoulli(logs), Bernoulli(logs.sigmoid())), (LogPoisson(logs), Poisson(logs.exp())))
     for ours, theirs in pairs:
-        found = count_moment(ours, origin, order)
+        found = moment_of_counts(ours, origin, order)
         assert found is not None
-        assert_close(found, count_moment(theirs, origin, order))
-        assert_close(count_cdf(ours, places, at), count_cdf(theirs, places, at))
+        assert_close(found, moment_of_counts(theirs, origin, order))
+        assert_close(cdf_of_counts(ours, places, at), cdf_of_counts(theirs, places, at))

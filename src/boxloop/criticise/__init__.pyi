@@ -24,8 +24,8 @@ from .mmd import median_bandwidth, mmd
 from .norms import entrywise, operator, schatten
 from .penalty import (
     MomentPenalty,
-    fused_gap as fused_gap,
-    has_low_rank_form as has_low_rank_form,
+    fused_moment_gap as fused_moment_gap,
+    is_low_rank_form_smaller as is_low_rank_form_smaller,
     moment_penalty,
     paper_gaps,
     second_gap_norm,
@@ -50,13 +50,13 @@ from .test_functions import (
     Fourier,
     Lagged,
     ModelStandardisation as ModelStandardisation,
+    MomentSums as MomentSums,
     NodeSums as NodeSums,
     Power,
     Second,
     TestFunction,
-    count_cdf as count_cdf,
-    count_moment as count_moment,
-    sum_values as sum_values,
+    cdf_of_counts as cdf_of_counts,
+    moment_of_counts as moment_of_counts,
 )
 from .torch_distributions import TorchBatch as TorchBatch, from_torch as from_torch
 

@@ -272,7 +272,7 @@ class Mega:
         Raises:
             ValueError: the gaps have no errors (``no_errors`` says why), so that no entry can be tested.
         """
-        self._require_errors()
+        self._require_standard_errors()
         table = self.table()
         return table[table["p_adjusted"] <= rate]
 
@@ -300,7 +300,7 @@ class Mega:
         """
         from boxloop.figures import dots, short
 
-        self._require_errors()
+        self._require_standard_errors()
         table = self.table()[:top]
         names = [
             f"{function}: {' x '.join(map(short, entry.split(' x ')))}"
@@ -310,7 +310,7 @@ class Mega:
         across = f"gap in units of its error\n(marked: {rate:.0%} false discovery)"
         return dots(table["z"].to_numpy(), names, ax, marked=marked, title="Worst moments", across=across)
 
-    def _require_errors(self) -> None:
+    def _require_standard_errors(self) -> None:
         if self.no_errors:
             raise ValueError(
                 f"misfits need standard errors, and there are none: {self.no_errors}; see table()"
@@ -560,7 +560,7 @@ class _MomentComparison:
         if from_model:
             sizes = null.draw_from_model(self.n_rows, draws, self.stream)
         else:
-            sizes = null.draw_by_signs(self.sample, self.sums, draws, self.stream)
+            sizes = null.draw_by_random_signs(self.sample, self.sums, draws, self.stream)
 
         # The most deviant test function, beside the most deviant one of every draw, on a scale that all share.
         tested, scores, null_scores = [], [], []

@@ -106,7 +106,7 @@ class NullDistribution:
             for parts in zip(*found, strict=True)
         ]
 
-    def draw_by_signs(
+    def draw_by_random_signs(
         self, sample: RowSample, sums: Sequence[MomentSums], draws: int, generator: Generator
     ) -> list[GapSize]:
         """Sizes of gaps of the same rows with random signs about their means, (draws,) for each test function.

@@ -109,7 +109,7 @@ def interaction_variance(mean_square: Tensor, rows: Tensor, columns: Tensor) -> 
     return (mean_square - explained).clamp(min=0.0)
 
 
-def pair_average_error(first: Tensor, second: Tensor) -> float:
+def error_of_pair_average(first: Tensor, second: Tensor) -> float:
     """Standard error of an average over pairs, from its variances of the first and of the second order."""
     # The first comes from estimated row means, whose noise counts the second-order variance twice; where the first
     # vanishes the second is all there is.
@@ -201,7 +201,7 @@ def _contrast_standard_error(sums: Tensor, n: int, m: int) -> float:
     second = 2.0 * interaction_variance(square_x[:n].sum() / (n * (n - 1)), xx, xx) / (n * (n - 1))
     second = second + 2.0 * interaction_variance(square_y[n:].sum() / (m * (m - 1)), yy, yy) / (m * (m - 1))
     second = second + 4.0 * interaction_variance(square_y[:n].sum() / (n * m), xy, yx) / (n * m)
-    return pair_average_error(first_order_variance(to_x, to_all, n, m), second)
+    return error_of_pair_average(first_order_variance(to_x, to_all, n, m), second)
 
 
 def _to_numbers(data: object, name: str) -> np.ndarray:

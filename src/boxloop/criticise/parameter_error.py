@@ -99,7 +99,9 @@ class ParameterUncertainty:
 
     def influence(self, rows: Tensor) -> Tensor:
         """Influence of rows (n, d) on the moments, (n, p): over training rows its mean is the error of the moments."""
-        return _score_rows(self.model, self.point, (rows - self.origin) / self.scale) @ self.response
+        return (
+            _compute_score_vectors(self.model, self.point, (rows - self.origin) / self.scale) @ self.response
+        )
 
     @property
     def row_share(self) -> Tensor:
@@ -158,11 +160,11 @@ def estimate_parameter_error(
     curved = values > MIN_CURVATURE
     half = unit[:, None] * vectors[:, curved]
     response = (half / values[curved]) @ (half.mT @ central_differences(moments_at, point).mT)
-    influence = _score_rows(standard, point, standard_rows) @ response
+    influence = _compute_score_vectors(standard, point, standard_rows) @ response
     return ParameterUncertainty(standard, point, response, origin, scale, rows, influence)
 
 
-def _score_rows(model: ParametricModel, point: Tensor, rows: Tensor) -> Tensor:
+def _compute_score_vectors(model: ParametricModel, point: Tensor, rows: Tensor) -> Tensor:
     """Derivative of each row's log-density in the free parameters, (n, q)."""
     free = model.free()
     return central_differences(lambda v: model.with_free(unflatten(v, free)).log_prob(rows), point)

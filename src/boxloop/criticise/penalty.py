@@ -77,12 +77,12 @@ class MomentPenalty:
             distribution, weight = model.emission(z.to(rows)), None
         else:
             distribution, weight = finite
-        if weight is None and not has_low_rank_form(rows, distribution):
-            return fused_gap(rows, distribution.mean, _average_covariance_form(distribution))
+        if weight is None and not is_low_rank_form_smaller(rows, distribution):
+            return fused_moment_gap(rows, distribution.mean, _average_covariance_or_diagonal(distribution))
         m = len(distribution.mean)
         share = distribution.mean.new_full((m,), 1.0 / m) if weight is None else weight
         first = rows.mean(0) - share @ distribution.mean
-        if has_low_rank_form(rows, distribution):
+        if is_low_rank_form_smaller(rows, distribution):
             second = second_gap_norm(rows, distribution, share)
         else:
             second = torch.linalg.matrix_norm(gram(rows) / len(rows) - second_moment(distribution, weight))
@@ -120,7 +120,7 @@ def second_moment(distribution: Distribution, weight: Tensor | None = None) -> T
     return average_covariance(covariance, weight) + (mean * weight[:, None]).mT @ mean
 
 
-def _average_covariance_form(distribution: Distribution) -> Tensor:
+def _average_covariance_or_diagonal(distribution: Distribution) -> Tensor:
     """Of m distributions of equal weight: (d, d), or its diagonal (d,) where the rest is zero."""
     covariance = distribution.covariance()
     if isinstance(covariance, forms.Diagonal):
@@ -130,7 +130,7 @@ def _average_covariance_form(distribution: Distribution) -> Tensor:
     )
 
 
-def fused_gap(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
+def fused_moment_gap(rows: Tensor, mean: Tensor, covariance: Tensor) -> Tensor:
     r"""Both terms of the penalty and their gradient, of rows X (n, d) and m distributions of equal weight.
 
     .. math:: f = \|u\|_2 + \sqrt{\|G\|_F}, \quad u = \bar x - \bar\mu, \quad G = X^\top X / n - M^\top M / m - S, \quad
@@ -235,7 +235,7 @@ def second_gap_norm(rows: Tensor, distribution: Distribution, weight: Tensor) ->
     return (cross - 2.0 * mixed + variance.square().sum()).clamp(min=0.0).sqrt()
 
 
-def has_low_rank_form(rows: Tensor, distribution: Distribution) -> bool:
+def is_low_rank_form_smaller(rows: Tensor, distribution: Distribution) -> bool:
     """Whether :func:`second_gap_norm` takes less than d x d numbers."""
     covariance = distribution.covariance()
     if isinstance(covariance, forms.Shared):

@@ -14,10 +14,10 @@ from boxloop.criticise.mmd import check_bandwidth, median_bandwidth
 from boxloop.criticise.pairwise import (
     TIE,
     check_rows,
+    error_of_pair_average,
     interaction_variance,
     kernel_without_diagonal,
     match_input_type,
-    pair_average_error,
     resampling_p_value,
     rows_per_tile,
     square_distances,
@@ -178,7 +178,7 @@ def _average_stein_kernel(points: Tensor, weights: Tensor) -> tuple[Tensor, floa
     sums, squares = torch.cat(rows, dim=1) / (n - 1)
     means = sums.detach()
     second = 2.0 * interaction_variance(squares.detach().mean(), means, means) / (n * (n - 1))
-    return sums.mean(), pair_average_error(4.0 * means.var() / n, second), drawn
+    return sums.mean(), error_of_pair_average(4.0 * means.var() / n, second), drawn
 
 
 def _draw_signs(n: int, bootstrap: int, stream: Generator) -> Tensor:

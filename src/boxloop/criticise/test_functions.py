@@ -94,23 +94,24 @@ class MomentSums(Tree):
         share = self.squared_weight / self.count.clamp(min=1e-300).square()
         return (self.variance * share).sqrt()
 
+    @staticmethod
+    def from_values(values: Tensor, weight: Tensor) -> MomentSums:
+        """Of values (n, p), NaN where missing, with weights (n,); or of B sets of rows or of weights."""
+        weight = weight[..., : values.shape[-2]]
 
-def sum_values(values: Tensor, weight: Tensor) -> MomentSums:
-    """The sums of values (n, p), NaN where missing, with weights (n,); or of B sets of rows or of weights."""
-    weight = weight[..., : values.shape[-2]]
+        def weighted_sum(part: Tensor, by: Tensor) -> Tensor:
+            return by @ part if part.dim() == 2 else (by[..., None, :] @ part)[..., 0, :]
 
-    def weighted_sum(part: Tensor, by: Tensor) -> Tensor:
-        return by @ part if part.dim() == 2 else (by[..., None, :] @ part)[..., 0, :]
-
-    seen = ~torch.isnan(values)
-    known = torch.nan_to_num(values, nan=0.0)
-    if bool(seen.all()):
-        one = torch.ones_like(values[..., 0, :])
-        count, squared = one * weight.sum(-1, keepdim=True), one * weight.square().sum(-1, keepdim=True)
-    else:
-        present = seen.to(values.dtype)
-        count, squared = weighted_sum(present, weight), weighted_sum(present, weight.square())
-    return MomentSums(count, weighted_sum(known, weight), weighted_sum(known.square(), weight), squared)
+        seen = ~torch.isnan(values)
+        known = torch.nan_to_num(values, nan=0.0)
+        if bool(seen.all()):
+            one = torch.ones_like(values[..., 0, :])
+            count, squared = one * weight.sum(-1, keepdim=True), one * weight.square().sum(-1, keepdim=True)
+        else:
+            present = seen.to(values.dtype)
+            count, squared = weighted_sum(present, weight), weighted_sum(present, weight.square())
+        first, square = weighted_sum(known, weight), weighted_sum(known.square(), weight)
+        return MomentSums(count, first, square, squared)
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ class Statistic(ABC):
 
     def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
         """Sums over rows (n, d) with weights (n,) or B sets of weights (B, n); or over B sets of rows (B, n, d)."""
-        return sum_values(self.evaluate(rows), weight)
+        return MomentSums.from_values(self.evaluate(rows), weight)
 
     def expect_exactly(self, distribution: Distribution) -> Tensor | None:
         """The expectation under each of m distributions, (m, p), in closed form or of single rows."""
@@ -513,12 +514,12 @@ class PowerStatistic(Statistic):
         if not isinstance(distribution, GAUSSIAN):
             return self._expect_counts(distribution)
         mean, variance = _project_distribution(distribution, self.frame, self.directions)
-        return normal_moment(mean, variance, self.order)
+        return moment_of_normal(mean, variance, self.order)
 
     def _expect_counts(self, distribution: Distribution) -> Tensor | None:
         if bool(((self.directions != 0).sum(1) > 1).any()):
             return None
-        found = count_moment(distribution, self.frame.origin, self.order)
+        found = moment_of_counts(distribution, self.frame.origin, self.order)
         if found is None:
             return None
         return (found / self.frame.scale**self.order) @ (self.directions**self.order).mT
@@ -665,7 +666,7 @@ class BelowStatistic(Statistic):
     def expect(self, distribution: Distribution) -> Tensor | None:
         """Normal distribution functions, or those of counts."""
         if not isinstance(distribution, GAUSSIAN):
-            return count_cdf(distribution, self.places, self.thresholds)
+            return cdf_of_counts(distribution, self.places, self.thresholds)
         deviation = distribution.covariance().diagonal().sqrt()[:, self.places]
         return torch.special.ndtr((self.thresholds - distribution.mean[:, self.places]) / deviation)
 
@@ -791,7 +792,7 @@ class CustomStatistic(Statistic):
         return found.reshape(len(distribution.mean), -1)
 
 
-def normal_moment(mean: Tensor, variance: Tensor, order: int) -> Tensor:
+def moment_of_normal(mean: Tensor, variance: Tensor, order: int) -> Tensor:
     """E[y^order] of normal variables, by E[y^r] = mean E[y^(r-1)] + (r - 1) variance E[y^(r-2)]."""
     previous, current = torch.ones_like(mean), mean
     for r in range(2, order + 1):
@@ -799,7 +800,7 @@ def normal_moment(mean: Tensor, variance: Tensor, order: int) -> Tensor:
     return current
 
 
-def count_moment(distribution: Distribution, origin: Tensor, order: int) -> Tensor | None:
+def moment_of_counts(distribution: Distribution, origin: Tensor, order: int) -> Tensor | None:
     r"""E[(x - origin)^order] of every column of independent counts, (m, d); None for other distributions.
 
     Poisson moments about zero are Touchard's polynomials, :math:`T_{r+1} = \lambda \sum_k \binom{r}{k} T_k`.
@@ -815,7 +816,7 @@ def count_moment(distribution: Distribution, origin: Tensor, order: int) -> Tens
     return torch.stack(parts).sum(0)
 
 
-def count_cdf(distribution: Distribution, places: Tensor, thresholds: Tensor) -> Tensor | None:
+def cdf_of_counts(distribution: Distribution, places: Tensor, thresholds: Tensor) -> Tensor | None:
     """P(x <= threshold) of these columns of independent counts, (m, p); None for other distributions."""
     at, mean = thresholds.floor(), distribution.mean[:, places]
     if isinstance(distribution, BINARY):

@@ -183,7 +183,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             self.offset_ = _lower_by_rounding(float(np.quantile(scores, self.contamination)))
             reference = rng.choice(n, min(n, REFERENCE_ROWS), replace=False)
         self._names = rows.names if isinstance(rows, AnySource) else None
-        self._reference: Any = _to_memory(take_rows(rows, np.sort(reference)))
+        self._reference: Any = _load_rows(take_rows(rows, np.sort(reference)))
         self._medians: Array | None = None
         return self
 
@@ -258,7 +258,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             )
         check_count(top, "top")
         index = getattr(X, "index", None)
-        drop = self._measure_density_drops(_to_memory(self._open_rows(X, reset=False)))
+        drop = self._measure_density_drops(_load_rows(self._open_rows(X, reset=False)))
         names = getattr(self, "feature_names_in_", [f"x{j}" for j in range(drop.shape[1])])
         order = np.argsort(-drop, axis=1, kind="stable")[:, :top]
         columns: dict[str, Any] = {}
@@ -293,7 +293,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         scores = self.score_samples(X)
         return outlier_scores(scores, self.offset_, ax, title="Rows by density", up="log-density")
 
-    def _score_rows(self, rows: Array) -> Array:
+    def _compute_log_densities(self, rows: Array) -> Array:
         """Log-densities of rows in memory, with the column names of the fit."""
         named = rows if self._names is None else ArraySource(torch.from_numpy(rows), None, self._names)
         return log_densities(self.estimator_, named)
@@ -317,10 +317,12 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
     def _measure_density_drops(self, rows: Any) -> Array:
         """Drop in log-density that each value accounts for, (n, d); NaN where it is missing."""
         if self._medians is None:
-            columns = conditional_log_densities(self._score_rows, _to_dense(self._reference)).T
+            columns = conditional_log_densities(self._compute_log_densities, _to_dense(self._reference)).T
             present = [column[~np.isnan(column)] for column in columns]
             self._medians = np.array([np.median(column) if len(column) else 0.0 for column in present])
-        return np.asarray(self._medians - conditional_log_densities(self._score_rows, _to_dense(rows)))
+        return np.asarray(
+            self._medians - conditional_log_densities(self._compute_log_densities, _to_dense(rows))
+        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -328,7 +330,7 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
         return tags
 
 
-def _to_memory(rows: Any) -> Any:
+def _load_rows(rows: Any) -> Any:
     """The rows; those of a source are read into memory."""
     if not isinstance(rows, AnySource):
         return rows

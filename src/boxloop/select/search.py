@@ -440,7 +440,7 @@ def summarise_fits(
     for j, one in enumerate(candidates):
         if one is not None:
             both[j] = aic_bic(one.all_rows.sum, one.all_rows.n_rows, one.n_parameters)
-            splits[j] = [_split_score(fit, criterion) for fit in fits[j][1:]]
+            splits[j] = [_score_of_fold(fit, criterion) for fit in fits[j][1:]]
     ranked = np.nan_to_num(score, nan=-np.inf)
     return {
         **_make_parameter_columns(grid),
@@ -463,7 +463,7 @@ def summarise_fits(
     }
 
 
-def _split_score(fit: FoldFit, criterion: str | Criterion) -> float:
+def _score_of_fold(fit: FoldFit, criterion: str | Criterion) -> float:
     """The criterion on one fold; NaN for AIC and BIC, which are those of all rows."""
     if criterion == "log_likelihood":
         return NAN if fit.density is None else fit.density.mean
