@@ -99,7 +99,8 @@ def as_model(model: object, emission: Callable[[Tensor], object] | None = None) 
         device = _check_single_distribution(from_torch(model), "a distribution of rows").mean.device
         one = Categorical(torch.zeros(1, 1, dtype=torch.float64, device=device))
         return PriorAndEmission(one, lambda z: repeat_batch(model, len(z)))
-    _check_fitted(model)
+    if isinstance(model, BaseEstimator) and callable(getattr(model, "fit", None)):
+        check_is_fitted(model, msg="this %(name)s is not fitted yet: call fit first")
     if isinstance(model, (GaussianMixture, BayesianGaussianMixture)):
         return _from_sklearn_mixture(model)
     if isinstance(model, FactorAnalysis):
@@ -204,12 +205,6 @@ def _from_hmmlearn(fitted: Any) -> Mixture[Any]:
     family = FullGaussian.of(_to_tensor(fitted.means_), _to_tensor(fitted.covars_))
     independent = bool(np.ptp(change, axis=0).max() <= 1e-12)
     return (Mixture if independent else StationaryMixture)(weights.log(), family)
-
-
-def _check_fitted(model: object) -> None:
-    """Raise NotFittedError for an estimator that is not fitted, of scikit-learn, of hmmlearn or of this library."""
-    if isinstance(model, BaseEstimator) and callable(getattr(model, "fit", None)):
-        check_is_fitted(model, msg="this %(name)s is not fitted yet: call fit first")
 
 
 def _to_prior(value: object) -> Distribution:

@@ -377,9 +377,6 @@ def reliability(
         repeats: label sets drawn for the distribution by chance; chosen by the number of rows when None.
         random_state: seed of them.
 
-    Returns:
-        :class:`Reliability`.
-
     Example:
         >>> import numpy as np
         >>> rng = np.random.default_rng(0)

@@ -62,9 +62,6 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
         X: the rows it was fitted to (for criteria), or others (for their likelihood).
         sample_weight: one non-negative weight per row.
 
-    Returns:
-        :class:`Criteria`.
-
     Example:
         >>> import numpy as np
         >>> from sklearn.mixture import GaussianMixture

@@ -26,7 +26,13 @@ TIE = 1e-12
 
 def check_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
     """Finite float64 rows (n, d), on their device; one dimension is one column. Else a ValueError that names them."""
-    rows = data if isinstance(data, Tensor) else torch.from_numpy(_to_numbers(data, name))
+    if isinstance(data, Tensor):
+        rows = data
+    else:
+        try:
+            rows = torch.from_numpy(np.array(data, dtype=np.float64, order="C"))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"{name} must be a table of numbers: {error}") from error
     if rows.is_complex() or rows.layout != torch.strided:
         raise ValueError(f"{name} must be a dense table of real numbers")
     rows = rows.double() if torch.is_grad_enabled() else rows.detach().double()
@@ -202,10 +208,3 @@ def _contrast_standard_error(sums: Tensor, n: int, m: int) -> float:
     second = second + 2.0 * interaction_variance(square_y[n:].sum() / (m * (m - 1)), yy, yy) / (m * (m - 1))
     second = second + 4.0 * interaction_variance(square_y[:n].sum() / (n * m), xy, yx) / (n * m)
     return error_of_pair_average(first_order_variance(to_x, to_all, n, m), second)
-
-
-def _to_numbers(data: object, name: str) -> np.ndarray:
-    try:
-        return np.array(data, dtype=np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be a table of numbers: {error}") from error

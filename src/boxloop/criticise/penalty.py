@@ -101,9 +101,6 @@ def moment_penalty(
         nodes: latent draws where the model's moments are not exact.
         method: ``sobol`` or ``monte_carlo``.
 
-    Returns:
-        :class:`MomentPenalty`.
-
     Example:
         >>> moment_penalty(0.1)
         MomentPenalty(alpha=0.1, nodes=5000, method='sobol')

@@ -230,9 +230,6 @@ def regression_scores(
         names: of the outputs.
         random_state: seed of the numbers that break ties.
 
-    Returns:
-        :class:`RegressionScores`.
-
     Raises:
         ValueError: other shapes, values that are not finite, a ``std`` that is not positive, or neither mean nor draws.
 
@@ -475,9 +472,6 @@ def classification_scores(
         repeats: label sets drawn for the distribution of calibration errors by chance; chosen by the number of rows
             when None.
         random_state: seed of them.
-
-    Returns:
-        :class:`ClassificationScores`.
 
     Example:
         >>> import numpy as np

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from boxloop.criticise.mmd import check_bandwidth, median_bandwidth
 from boxloop.criticise.pairwise import (
@@ -148,7 +148,10 @@ def kernel_stein(
         scaled = torch.cat(
             [(points - points.detach().mean(0)) / width, slope.to(points.device) * width], dim=1
         )
-        weights = _draw_signs(len(points), count, spawn(generator(random_state), 1)[0]).to(points.device)
+        n = len(points)
+        signs = torch.randint(2, (n, count), generator=spawn(generator(random_state), 1)[0])
+        # Scaled so that a weighted sum over pairs is a mean.
+        weights = (signs.double().mul_(2.0).sub_(1.0) / math.sqrt(n * (n - 1))).to(points.device)
         value, error, drawn = _average_stein_kernel(scaled, weights)
     p_value = resampling_p_value(value.detach() - TIE * value.detach().abs(), drawn) if count else None
     square = width * width
@@ -179,12 +182,6 @@ def _average_stein_kernel(points: Tensor, weights: Tensor) -> tuple[Tensor, floa
     means = sums.detach()
     second = 2.0 * interaction_variance(squares.detach().mean(), means, means) / (n * (n - 1))
     return sums.mean(), error_of_pair_average(4.0 * means.var() / n, second), drawn
-
-
-def _draw_signs(n: int, bootstrap: int, stream: Generator) -> Tensor:
-    """Random signs, one column a draw, scaled so that a weighted sum over pairs is a mean, (n, bootstrap)."""
-    signs = torch.randint(2, (n, bootstrap), generator=stream).double().mul_(2.0).sub_(1.0)
-    return signs / math.sqrt(n * (n - 1))
 
 
 def _differentiate_log_density(model: Density, rows: Tensor) -> Tensor:

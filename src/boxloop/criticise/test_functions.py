@@ -511,12 +511,9 @@ class PowerStatistic(Statistic):
 
     def expect(self, distribution: Distribution) -> Tensor | None:
         """Moments of a normal variable, or of the counts of single columns."""
-        if not isinstance(distribution, GAUSSIAN):
-            return self._expect_counts(distribution)
-        mean, variance = _project_distribution(distribution, self.frame, self.directions)
-        return moment_of_normal(mean, variance, self.order)
-
-    def _expect_counts(self, distribution: Distribution) -> Tensor | None:
+        if isinstance(distribution, GAUSSIAN):
+            mean, variance = _project_distribution(distribution, self.frame, self.directions)
+            return moment_of_normal(mean, variance, self.order)
         if bool(((self.directions != 0).sum(1) > 1).any()):
             return None
         found = moment_of_counts(distribution, self.frame.origin, self.order)

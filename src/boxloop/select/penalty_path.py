@@ -209,7 +209,8 @@ def _find_upper_envelope(mean: Array, cost: Array) -> tuple[list[int], Array]:
         if hull and not mean[j] > mean[hull[-1]]:
             continue
         while hull:
-            slope = _slope_between(mean, cost, hull[-1], j)
+            with np.errstate(over="ignore", divide="ignore"):
+                slope = float((mean[j] - mean[hull[-1]]) / (cost[j] - cost[hull[-1]]))
             # An infinite slope is a breakpoint beyond all numbers: the smaller penalty is never reached.
             if np.isfinite(slope) and (not slopes or slope < slopes[-1]):
                 slopes.append(slope)
@@ -219,11 +220,6 @@ def _find_upper_envelope(mean: Array, cost: Array) -> tuple[list[int], Array]:
                 slopes.pop()
         hull.append(j)
     return hull[::-1], np.array(slopes[::-1], dtype=np.float64)
-
-
-def _slope_between(mean: Array, cost: Array, low: int, high: int) -> float:
-    with np.errstate(over="ignore", divide="ignore"):
-        return float((mean[high] - mean[low]) / (cost[high] - cost[low]))
 
 
 def _bootstrap_choice_shares(
