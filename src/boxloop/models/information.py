@@ -19,20 +19,10 @@ from boxloop.types import Source
 STEP = 1e-5
 
 
-def difference_steps(point: Tensor) -> Tensor:
-    """A step of central differences for every parameter."""
-    return STEP * point.abs().clamp(min=1.0)
-
-
-def score(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
-    """Gradient of the log-likelihood of all rows at a point, by Fisher's identity."""
-    return likelihood_and_score(model, source, free, point)[1]
-
-
 def likelihood_and_score(
     model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log-likelihood of all rows, less the base measure, and its gradient: one E step."""
+    """Log-likelihood of all rows, less the base measure, and its gradient by Fisher's identity: one E step."""
     expected = source.reduce(model.with_free(unflatten(point, free)).expect)
     moving = point.clone().requires_grad_()
     with torch.enable_grad():
@@ -43,14 +33,14 @@ def likelihood_and_score(
 
 def observed_information(model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor) -> Tensor:
     """Observed information of all rows, (q, q): two passes for every parameter."""
-    hessian = -central_differences(lambda v: score(model, source, free, v), point)
+    hessian = -central_differences(lambda v: likelihood_and_score(model, source, free, v)[1], point)
     return 0.5 * (hessian + hessian.mT)
 
 
 def central_differences(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
     """Derivative of each output by central differences, (*outputs, q)."""
     columns = []
-    for step in torch.diag(difference_steps(point)):
+    for step in torch.diag(STEP * point.abs().clamp(min=1.0)):
         columns.append((function(point + step) - function(point - step)) / (2.0 * step.sum()))
     return torch.stack(columns, dim=-1)
 
