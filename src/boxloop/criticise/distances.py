@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from boxloop.criticise.pairwise import (
+    Discrepancy,
     check_covariance,
     check_rows,
     check_two_samples,
@@ -36,21 +37,14 @@ NEGLIGIBLE = 1e-12
 
 
 @dataclass(frozen=True)
-class EnergyResult:
+class EnergyResult(Discrepancy):
     """A squared energy distance.
 
     Args:
-        value: unbiased estimate of the square; below zero by chance when the distributions are close. A tensor where
-            the rows were tensors.
-        standard_error: of ``value``.
-        p_value: of the hypothesis that both samples have the same distribution, or None without a test.
         distance: root of the energy distance between the two *samples*, which is never negative; this is what
             :func:`scipy.stats.energy_distance` returns.
     """
 
-    value: float | Tensor
-    standard_error: float
-    p_value: float | None
     distance: float | Tensor
 
 

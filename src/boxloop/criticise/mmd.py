@@ -11,6 +11,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.criticise.pairwise import (
+    Discrepancy,
     KernelContrast,
     check_rows,
     check_two_samples,
@@ -36,14 +37,10 @@ MEDIAN_ROWS = 1000
 
 
 @dataclass(frozen=True)
-class MMDResult:
+class MMDResult(Discrepancy):
     """A squared maximum mean discrepancy.
 
     Args:
-        value: unbiased estimate of the square; below zero by chance when the distributions are close. A tensor where
-            the rows were tensors.
-        standard_error: of ``value``.
-        p_value: of the hypothesis that both samples have the same distribution, or None without a test.
         bandwidth: the kernel's.
         method: how it was estimated.
 
@@ -52,9 +49,6 @@ class MMDResult:
         0.5
     """
 
-    value: float | Tensor
-    standard_error: float
-    p_value: float | None
     bandwidth: float
     method: str
 

@@ -24,6 +24,22 @@ TIE = 1e-12
 """Permuted statistics this close to the observed one, relative to the kernel, count as equal: they are rounding."""
 
 
+@dataclass(frozen=True)
+class Discrepancy:
+    """A squared distance between two distributions, estimated from rows.
+
+    Args:
+        value: unbiased estimate of the square; below zero by chance when the distributions are close or equal. A tensor
+            where the rows were tensors.
+        standard_error: of ``value``.
+        p_value: of the hypothesis that both distributions are the same, or None without a test.
+    """
+
+    value: float | Tensor
+    standard_error: float
+    p_value: float | None
+
+
 def check_rows(data: object, name: str = "rows", least: int = 2) -> Tensor:
     """Finite float64 rows (n, d), on their device; one dimension is one column. Else a ValueError that names them."""
     if isinstance(data, Tensor):

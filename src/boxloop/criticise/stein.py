@@ -13,6 +13,7 @@ from torch import Tensor
 from boxloop.criticise.mmd import check_bandwidth, median_bandwidth
 from boxloop.criticise.pairwise import (
     TIE,
+    Discrepancy,
     check_rows,
     error_of_pair_average,
     interaction_variance,
@@ -39,20 +40,13 @@ class Density(Protocol):
 
 
 @dataclass(frozen=True)
-class SteinResult:
-    """A squared kernel Stein discrepancy.
+class SteinResult(Discrepancy):
+    """A squared kernel Stein discrepancy of rows from a model.
 
     Args:
-        value: unbiased estimate of the square; below zero by chance when the model is right. A tensor where the
-            rows were one.
-        standard_error: of ``value``.
-        p_value: of the hypothesis that the rows come from the model, or None without a bootstrap.
         bandwidth: the kernel's.
     """
 
-    value: float | Tensor
-    standard_error: float
-    p_value: float | None
     bandwidth: float
 
 
