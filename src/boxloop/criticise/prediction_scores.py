@@ -320,7 +320,7 @@ def crps_normal(y: Array, mean: Array, std: Array) -> Array:
 
 
 def crps_draws(y: Array, draws: Array) -> Array:
-    r"""The same score of y (n, q) from draws (m, n, q), m > 1, without bias: the fair score of Ferro (2014).
+    r"""The continuous ranked probability score from draws (m, n, q), without bias: the fair score of Ferro (2014).
 
     .. math:: \frac1m \sum_i |x_i - y| - \frac{1}{2 m (m - 1)} \sum_{ij} |x_i - x_j|
 
@@ -333,12 +333,12 @@ def crps_draws(y: Array, draws: Array) -> Array:
 
 
 def crps_mixture(y: Array, draws: Array, std: Array, weight: Array) -> Array:
-    r"""The same score of mixtures of normal distributions with means (m, n, q), std (n, q); Grimit et al. (2006).
+    r"""The continuous ranked probability score of mixtures of normal distributions; Grimit et al. (2006).
 
     .. math:: \sum_i w_i A(y - \mu_i, \sigma) - \tfrac12 \sum_{ij} w_i w_j A(\mu_i - \mu_j, \sqrt2 \sigma), \qquad
         A(d, s) = d (2 \Phi(d/s) - 1) + 2 s \phi(d/s)
 
-    It takes :math:`m^2` operations per row; weights have sum 1.
+    The draws (m, n, q) are means, with weights (m,) of sum 1 and std (n, q). It takes :math:`m^2` operations per row.
     """
     to_value = np.tensordot(weight, _expected_absolute_normal(y - draws, std), 1)
     m, wide = len(draws), math.sqrt(2.0) * std
