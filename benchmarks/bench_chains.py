@@ -95,7 +95,7 @@ def default(quick: bool) -> list[dict]:
     """Effective draws a second after warm-up: the default, and a MALA tuned in the same way."""
     import torch
 
-    from boxloop.sample import MALA, sample
+    from boxloop.sample import MALA, sample_density
     from chains_peers import TARGETS, effective
 
     rows = []
@@ -105,7 +105,7 @@ def default(quick: bool) -> list[dict]:
             for who, kernel in (("default", None), ("MALA", MALA()), ("MALA, plain", MALA(dense=False))):
                 best = 0.0
                 for seed in range(1 if quick else 3):
-                    draws = sample(
+                    draws = sample_density(
                         target,
                         torch.zeros(columns).double(),
                         kernel,
@@ -115,7 +115,7 @@ def default(quick: bool) -> list[dict]:
                         random_state=seed,
                     )
                     begin = time.perf_counter()
-                    more = sample(
+                    more = sample_density(
                         target,
                         draws.positions[-1],
                         draws.algorithm,

@@ -86,13 +86,13 @@ def cold_call(who: str, chains: int) -> dict[str, Any]:
 def _boxloop(chains: int) -> Callable[[int], np.ndarray]:
     import torch
 
-    from boxloop.sample import sample
+    from boxloop.sample import sample_density
 
     target, d = TARGETS()["logistic 24"]
 
     def call(length: int) -> np.ndarray:
         start = torch.zeros(d, dtype=torch.float64)
-        draws = sample(
+        draws = sample_density(
             target, start, chains=chains, draws=length, warmup=300 if chains < 100 else 100, random_state=0
         )
         return np.swapaxes(draws.positions.numpy(), 0, 1)

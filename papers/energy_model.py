@@ -310,7 +310,7 @@ def partition_trials(
     base = reference_distribution(model)
     ladder = choose_temperatures(model.log_density, base, MALA, random_state=stream)
     bridge = AnnealingPath(model.log_density, base, MALA, RUNG_STEPS)
-    found = [bridge.anneal(base.draw(chains, stream)[0], ladder, stream) for _ in range(repeats)]
+    found = [bridge.anneal_chains(base.draw(chains, stream)[0], ladder, stream) for _ in range(repeats)]
     scores = [(f.log_mean - exact) / f.error for f in found]
     return scores, [math.exp(f.log_mean - exact) for f in found], [f.error for f in found]
 

@@ -25,7 +25,7 @@ from torch.optim.swa_utils import update_bn
 from boxloop.criticise import reliability
 from boxloop.data import load_dataset
 from boxloop.estimators import pick_device
-from boxloop.figures import COLOURS, INK, dress, name_rows, new_figure, reliability_diagram
+from boxloop.figures import COLOURS, INK, dress, label_lines, new_figure, reliability_diagram
 from boxloop.networks import (
     KEEP,
     LastLayerPosterior,
@@ -942,7 +942,7 @@ def draw_unknown(results_by_name: Mapping[str, Results]) -> Figure:
                     label=kind,
                 )
             axis.axvline(compute_aucs(results, SGD, KINDS[0])[what].value, color=INK, linewidth=0.8)
-            name_rows(axis, names)
+            label_lines(axis, names)
             axis.tick_params(labelleft=axis is line[0])
     handles, labels = axes.flat[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)

@@ -22,7 +22,7 @@ from sklearn.datasets import make_friedman1
 from torch import Generator, Tensor
 
 from boxloop.data import load_dataset
-from boxloop.figures import COLOURS, FAINT, INK, dress, name_rows, new_figure
+from boxloop.figures import COLOURS, FAINT, INK, dress, label_lines, new_figure
 from boxloop.networks import (
     Layout,
     Posterior,
@@ -751,7 +751,7 @@ def draw_differences(results: Results, measure: str, title: str) -> Figure:
         if measure == "rmse":
             axis.xaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100.0 * share:+g}%"))
     for axis in axes.flat:
-        name_rows(axis, names)
+        label_lines(axis, names)
         axis.tick_params(labelleft=axis in axes[:, 0])
     for axis in axes.flat[len(results) :]:
         axis.set_visible(False)
@@ -785,7 +785,7 @@ def draw_coverage(results: Results) -> Figure:
                 label=label,
             )
     axis.axvline(0.95, color=INK, linewidth=0.8)
-    name_rows(axis, names)
+    label_lines(axis, names)
     figure.legend(loc="outside lower center", ncols=2, frameon=False)
     return figure
 

@@ -256,7 +256,7 @@ def test_it_is_a_model_like_others():
     assert np.isfinite([gap.norm() for gap in gaps.gaps]).all()
     assert make_pipeline(StandardScaler(), quick()).fit(rows).transform(rows).shape == (300, 2)
     assert list(fit.get_feature_names_out()) == ["variationalautoencoder0", "variationalautoencoder1"]
-    assert fit.plot_trace().get_xlabel() == "round"
+    assert fit.plot_trace().get_xlabel() == "iteration"
 
 
 def test_warm_start_goes_on():

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from PIL import Image
 
 from boxloop import figures
-from boxloop.figures import PLENTY, ellipse, new_axes, png, short
+from boxloop.figures import PLENTY, make_ellipse, new_axes, png, short
 
 ODD = ["$x_1$", "a<b>&", "n" * 60, "", r"\frac{$", "two\nlines"]
 RNG = np.random.default_rng(0)
@@ -104,9 +104,9 @@ PICTURES: dict[str, Draw] = {
         np.array([1.0, 0.3, 0.01, -0.01]), np.abs(NORMAL[:2]) / 100, 2, ax, title=ODD[0]
     ),
     "spectrum, nothing tested": lambda ax: figures.spectrum(np.array([1.0, 0.0]), np.zeros((0, 5)), 1, ax),
-    "trace": lambda ax: figures.trace([-50.0, -2.0, -1.5, -1.4, -1.39, -1.389, -1.3889], ax, told=ODD[0]),
-    "trace, one round": lambda ax: figures.trace([-1.0], ax),
-    "trace, no rounds": lambda ax: figures.trace([np.nan, -np.inf], ax),
+    "trace": lambda ax: figures.trace([-50.0, -2.0, -1.5, -1.4, -1.39, -1.389, -1.3889], ax, label=ODD[0]),
+    "trace, one iteration": lambda ax: figures.trace([-1.0], ax),
+    "trace, no iterations": lambda ax: figures.trace([np.nan, -np.inf], ax),
 }
 
 
@@ -159,7 +159,7 @@ def test_names_are_text_on_one_line_and_not_too_long() -> None:
 def test_ellipses_have_the_axes_of_the_covariance() -> None:
     turn = np.array([[np.cos(0.4), -np.sin(0.4)], [np.sin(0.4), np.cos(0.4)]])
     covariance = turn @ np.diag([1.0, 9.0]) @ turn.T
-    found = ellipse(np.zeros(2), covariance, 2.0, "#0072B2", 0.1)
+    found = make_ellipse(np.zeros(2), covariance, 2.0, "#0072B2", 0.1)
     edge = found.get_patch_transform().transform(found.get_path().vertices[:1])[0]
     assert edge @ np.linalg.solve(covariance, edge) == pytest.approx(4.0)
     assert sorted([found.width, found.height]) == pytest.approx([4.0, 12.0])

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 
-from boxloop.figures import BARS, classes_over_column, new_axes, numbers_over_column, png, tuning_curve
+from boxloop.figures import BARS, class_probability_bands, new_axes, png, regression_bands, tuning_curve
 from boxloop.networks import ClassificationPrediction, DrawAllocation, RegressionPrediction
 
 RNG = np.random.default_rng(0)
@@ -56,12 +56,12 @@ def test_without_noise_there_is_one_band() -> None:
 def test_rows_whose_other_columns_vary_have_bars() -> None:
     n = 3 * BARS
     X = RNG.normal(size=(n, 2))
-    axes = drawn(numbers_over_column(X, X[:, 0], np.full(n, 0.1), np.full(n, 0.5), column=1))
+    axes = drawn(regression_bands(X, X[:, 0], np.full(n, 0.1), np.full(n, 0.5), column=1))
     bars = [part for part in axes.collections if isinstance(part, LineCollection)]
     assert [len(part.get_segments()) for part in bars] == [BARS, BARS]
     assert axes.get_xlabel() == "input 1"
     with pytest.raises(ValueError, match="column 2 of 2"):
-        numbers_over_column(X, X[:, 0], X[:, 0], X[:, 0], column=2)
+        regression_bands(X, X[:, 0], X[:, 0], X[:, 0], column=2)
 
 
 def test_a_constant_other_column_does_not_matter() -> None:
@@ -81,7 +81,7 @@ def test_classes_have_lines_with_bands_that_hold_them() -> None:
 
 def test_of_many_classes_the_likely_are_shown() -> None:
     share = RNG.dirichlet(np.arange(1.0, 13.0), size=30)
-    axes = drawn(classes_over_column(np.arange(30.0), share, share, share, [str(c) for c in range(12)]))
+    axes = drawn(class_probability_bands(np.arange(30.0), share, share, share, [str(c) for c in range(12)]))
     assert words(axes)[-1] == "5 others not shown"
     assert "11" in words(axes)
 

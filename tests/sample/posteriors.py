@@ -134,7 +134,7 @@ def _sweep(density: Callable[[Tensor], Tensor], data: Tensor) -> Kernel:
     def draw(values: dict[str, Tensor], stream: Generator) -> Tensor:
         return data[:, :, :1].sum(1) / 4.0 + 0.5 * normal((len(data), 1), stream)
 
-    space = ParameterSpace.of(
+    space = ParameterSpace.from_start(
         {"a": torch.zeros(len(data), 1).double(), "b": torch.zeros(len(data), 1).double()}
     )
     return Gibbs({"a": draw, "b": RandomWalk(1.0)}).kernel(Target(density, None, space))

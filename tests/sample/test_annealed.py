@@ -128,7 +128,7 @@ def test_planted_weights_after_the_move(monkeypatch):
             log_weight = log_weight + (after - before) * self.log_ratio(position)
         return WeightedDraws(position, log_weight)
 
-    monkeypatch.setattr(AnnealingPath, "anneal", late)
+    monkeypatch.setattr(AnnealingPath, "anneal_chains", late)
     found = annealed(temperatures=Ladder.sigmoid(5, 0.8))
     assert abs(found.log_partition - EXACT) > 10 * found.error
 

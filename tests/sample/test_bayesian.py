@@ -14,8 +14,8 @@ from boxloop.distributions import FactorPrior, MixturePrior
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
     Scatter,
-    gibbs_factor,
-    gibbs_mixture,
+    make_factor_kernel,
+    make_mixture_kernel,
     sample_density,
     sample_factors,
     sample_mixture,
@@ -44,7 +44,7 @@ def test_density_is_in_the_units_of_the_rows(covariance: str) -> None:
     found = sample_mixture(X, 2, covariance=covariance, draws=10, warmup=5, random_state=0)
     # Without standard coordinates, about an origin that keeps the digits.
     here = found.prior.affine(torch.full((2,), -100.0).double(), torch.ones(2).double())
-    kernel = gibbs_mixture(found.rows - 100.0, here)
+    kernel = make_mixture_kernel(found.rows - 100.0, here)
     last = found.draws.positions[-1].clone()
     last[:, 2:6] -= 100.0
     assert_close(kernel.init(last).log_density, found.draws.log_density[-1], rtol=1e-8, atol=1e-8)
@@ -53,7 +53,7 @@ def test_density_is_in_the_units_of_the_rows(covariance: str) -> None:
 def test_density_of_factors_is_in_the_units_of_the_rows() -> None:
     X = factors() * [1.0, 10.0, 0.1, 3.0, 1.0]
     found = sample_factors(X, 2, draws=10, warmup=5, random_state=0)
-    kernel = gibbs_factor(Scatter.of_rows(torch.from_numpy(X)), found.prior)
+    kernel = make_factor_kernel(Scatter.from_rows(torch.from_numpy(X)), found.prior)
     assert_close(kernel.init(found.draws.positions[-1]).log_density, found.draws.log_density[-1], **EXACT)
 
 

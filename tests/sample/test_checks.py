@@ -18,11 +18,11 @@ from boxloop.sample import (
     RandomWalk,
     RankCheck,
     Target,
-    antisymmetric,
     check_joint,
     check_ranks,
     check_reversible,
-    z_scores,
+    compute_z_scores,
+    evaluate_antisymmetric_functions,
 )
 from sample.cases import RULES, Gaussian
 from sample.posteriors import ALGORITHMS, MODELS, posterior, with_numbers
@@ -163,8 +163,10 @@ def test_scores_of_a_check() -> None:
     rows = normal((4000, 3), torch.Generator().manual_seed(0))
     rows[:, 1] = 0.0
     rows[:, 2] = 1.0
-    z = z_scores(rows)
+    z = compute_z_scores(rows)
     assert float(z[0]) == pytest.approx(abs(stats.ttest_1samp(rows[:, 0].numpy(), 0.0).statistic))
     assert z[1:].tolist() == [0.0, float("inf")]
     here, there = rows, rows.roll(1, 0) + 0.5
-    assert torch.equal(antisymmetric(here, there), -antisymmetric(there, here))
+    assert torch.equal(
+        evaluate_antisymmetric_functions(here, there), -evaluate_antisymmetric_functions(there, here)
+    )

@@ -202,7 +202,7 @@ def test_pictures(drawn: Draws, kind: Any) -> None:
     assert png(axes).startswith(b"\x89PNG")
     assert "scale, R-hat 1.0" in axes.get_title(loc="left")
     worst = drawn.plot(kind=kind)
-    assert drawn.names[drawn.diagnosis.worst] in worst.get_title(loc="left")
+    assert drawn.names[drawn.diagnosis.worst_index] in worst.get_title(loc="left")
     assert png(worst).startswith(b"\x89PNG")
 
 
@@ -475,13 +475,13 @@ def test_diagnosis_of_a_table_with_names() -> None:
     assert concerns[1].startswith("b: ")
     assert "effective sample size" in concerns[1]
     assert "below 400" in concerns[1]
-    assert found.worst == 1
+    assert found.worst_index == 1
     table[0, 0, 3] = np.inf
     table[2, :, 4] = 7.0
     found = diagnose(table)
     concerns = found.concerns(("a", "b", "c", "d", "e"))
     assert concerns[0] == "d: not finite in every draw"
     assert concerns[1] == "e: constant in 1 of 4 chains"
-    assert found.worst == 3
+    assert found.worst_index == 3
     many = diagnose(np.zeros((2, 10, 5))).concerns(("a", "b", "c", "d", "e"))
     assert many == ("a, b, c and 2 more: constant in 2 of 2 chains",)

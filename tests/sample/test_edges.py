@@ -75,7 +75,9 @@ def test_a_number_that_could_move_and_does_not_is_a_worry() -> None:
     ],
 )
 def test_what_a_support_fixes(support: Any, value: Tensor, wanted: list[bool]) -> None:
-    space = ParameterSpace.of({"v": value, "a": torch.zeros(2)}, None if support is None else {"v": support})
+    space = ParameterSpace.from_start(
+        {"v": value, "a": torch.zeros(2)}, None if support is None else {"v": support}
+    )
     assert space.is_constant(value).tolist() == [*wanted, False]
 
 
@@ -188,7 +190,7 @@ def test_few_draws_warn_of_nothing_but_themselves() -> None:
 
 
 def test_volumes_of_no_positions() -> None:
-    space = ParameterSpace.of(
+    space = ParameterSpace.from_start(
         {"s": torch.ones(3), "L": torch.eye(2).expand(3, 2, 2)}, {"L": constraints.corr_cholesky}
     )
     position = torch.randn(5, 3, 2, generator=generator(0))
@@ -227,9 +229,9 @@ def test_numbers_near_a_bound() -> None:
         "s5": torch.full((1,), 6.0),
         "a": torch.zeros(1),
     }
-    space = ParameterSpace.of({name: value.double() for name, value in values.items()}, names)
+    space = ParameterSpace.from_start({name: value.double() for name, value in values.items()}, names)
     position = torch.tensor([[0.0, -40.0, 0.0, 40.0], [40.0, 40.0, -40.0, 40.0]]).double()
-    assert space.share_at_bounds(position) == {"p": 0.5, "s": 0.0, "s5": 0.5}
+    assert space.measure_share_at_bounds(position) == {"p": 0.5, "s": 0.0, "s5": 0.5}
 
 
 class OnGPU(Tensor):

@@ -24,7 +24,7 @@ from boxloop.sample import (
     RuleName,
     Target,
     check_reversible,
-    metropolis,
+    make_metropolis_kernel,
     transition,
 )
 from sample.cases import RULES, extended
@@ -79,7 +79,7 @@ def by_inverse_cdf(weight: Tensor, counts: Tensor, rule: RuleName) -> tuple[Kern
         ratio = moved.log_density - chains.log_density + log_q[there, here] - log_q[here, there]
         return moved, Info(ratio)
 
-    kernel = metropolis(lambda x: Chains(x, density(x)), lambda *_: [], propose, rule)
+    kernel = make_metropolis_kernel(lambda x: Chains(x, density(x)), lambda *_: [], propose, rule)
     return kernel, [(u, 1.0 / PARTS) for u in range(PARTS)]
 
 
@@ -123,7 +123,7 @@ def test_a_threshold_is_passed_as_often_as_the_rule_says(rule: RuleName, dtype: 
     n = 1 << 14
     uniform = (torch.arange(n, dtype=dtype) + 0.5) / n
     bars = LAWS_OF_ACCEPTANCE[rule].threshold(uniform)
-    kernel = metropolis(
+    kernel = make_metropolis_kernel(
         lambda x: Chains(x, torch.zeros(len(x))),
         lambda *_: [],
         lambda chains, ratio: (chains._replace(position=chains.position + 1.0), Info(ratio)),
@@ -276,7 +276,7 @@ def table_of_two() -> tuple[Tensor, Target, dict[str, Any]]:
 
     return (
         weight / weight.sum(),
-        Target(log_density, None, ParameterSpace.of(start)),
+        Target(log_density, None, ParameterSpace.from_start(start)),
         {"a": draw_a, "b": draw_b},
     )
 

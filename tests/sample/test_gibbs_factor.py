@@ -18,7 +18,7 @@ from boxloop.sample import (
     Scatter,
     draw_latent_sums,
     factor_conditional,
-    gibbs_factor,
+    make_factor_kernel,
     pack_factors,
     shift_factors,
     start_factors,
@@ -70,7 +70,7 @@ def test_positions_come_back() -> None:
 def test_stored_density_is_that_of_the_parameters(n: int) -> None:
     prior = make_prior()
     _, rows = draw_tables(prior, 1, n)
-    kernel = gibbs_factor(Scatter.of_rows(rows[0]), prior)
+    kernel = make_factor_kernel(Scatter.from_rows(rows[0]), prior)
     chains = advance(kernel, kernel.init(start_factors(prior, 3, generator(1))), 4, generator(2)).chains
     assert_close(kernel.init(chains.position).log_density, chains.log_density, **EXACT)
     values = unpack_factors(chains.position, 4)
@@ -85,7 +85,7 @@ def test_rotation_does_not_change_the_density() -> None:
     prior = make_prior()
     values, rows = draw_tables(prior, 1, 20)
     turn = torch.linalg.qr(normal((2, 2), generator(3)))[0]
-    kernel = gibbs_factor(Scatter.of_rows(rows[0]), prior)
+    kernel = make_factor_kernel(Scatter.from_rows(rows[0]), prior)
     turned = values._replace(loadings=values.loadings @ turn)
     first, second = kernel.init(pack_factors(values)), kernel.init(pack_factors(turned))
     assert_close(first.log_density, second.log_density, **EXACT)
@@ -96,8 +96,11 @@ def test_moments_are_as_good_as_rows() -> None:
     rows = draw_tables(prior, 1, 30)[1][0]
     start = start_factors(prior, 3, generator(4))
     paths = []
-    for seen in (Scatter.of_rows(rows), Scatter.of(rows.mean(0), rows.T.cov(correction=0), 30)):
-        kernel = gibbs_factor(seen, prior)
+    for seen in (
+        Scatter.from_rows(rows),
+        Scatter.from_covariance(rows.mean(0), rows.T.cov(correction=0), 30),
+    ):
+        kernel = make_factor_kernel(seen, prior)
         paths.append(advance(kernel, kernel.init(start), 3, generator(5)).position)
     assert_close(paths[0], paths[1], rtol=1e-7, atol=1e-7)
 
@@ -107,7 +110,7 @@ def test_sums_of_factors_have_the_law_of_the_rows(n: int) -> None:
     """Sums drawn from the scatter alone, beside sums over factors drawn row by row; false alarms as in scores."""
     prior, c = make_prior(), 40_000
     values, rows = draw_tables(prior, 1, n)
-    seen = Scatter.of_rows(rows[0])
+    seen = Scatter.from_rows(rows[0])
     looked, _ = factor_conditional(seen, seen.root.square().sum(-2), values)
     many = FactorConditional(*(leaf.expand(c, *leaf.shape[1:]) for leaf in looked))
     latent = draw_latent_sums(seen, many, generator(6))
@@ -134,7 +137,7 @@ def test_the_joint_law_stays(k: int, d: int, n: int) -> None:
     """Geweke's test over 10,000 pairs; false alarms as in contract.scores."""
     prior = make_prior(k, d)
     values, rows = draw_tables(prior, 10_000, n)
-    kernel = gibbs_factor(Scatter.of_rows(rows), prior)
+    kernel = make_factor_kernel(Scatter.from_rows(rows), prior)
     assert_scores(joint_scores(kernel, pack_factors(values), looks(rows)))
 
 
@@ -145,7 +148,7 @@ def test_a_flat_prior_of_means() -> None:
         prior.centre, torch.full_like(prior.mean_variance, torch.inf), prior.loading, prior.noise, 2
     )
     rows = draw_tables(prior, 1, 40)[1][0]
-    kernel = gibbs_factor(Scatter.of_rows(rows), flat)
+    kernel = make_factor_kernel(Scatter.from_rows(rows), flat)
     chains = advance(kernel, kernel.init(start_factors(flat, 4000, generator(8))), 40, generator(9)).chains
     mean = unpack_factors(chains.position, 4).mean
     assert_scores(mean_scores(mean, rows.mean(0)))
@@ -192,7 +195,9 @@ def test_planted_bugs_break_the_joint_law(bug: str, monkeypatch: pytest.MonkeyPa
     noise = OneColumnMore(prior.noise.shape, prior.noise.rate) if bug == "noise" else prior.noise
     loading = prior.loading * 1.3 if bug == "loadings" else prior.loading
     wrong = FactorPrior(prior.centre, prior.mean_variance, loading, noise, 2)
-    scores = joint_scores(gibbs_factor(Scatter.of_rows(rows), wrong), pack_factors(values), looks(rows))
+    scores = joint_scores(
+        make_factor_kernel(Scatter.from_rows(rows), wrong), pack_factors(values), looks(rows)
+    )
     with pytest.raises(AssertionError, match="z-score"):
         assert_scores(scores)
 
@@ -211,7 +216,7 @@ def test_ranks_are_uniform(simulations: int) -> None:
     prior = make_prior()
     values, rows = draw_tables(prior, simulations, 25, seed=1)
     start = pack_factors(Factors(*prior.draw(simulations, generator(2))))
-    kernel = gibbs_factor(Scatter.of_rows(rows), prior)
+    kernel = make_factor_kernel(Scatter.from_rows(rows), prior)
     rank = ranks(kernel, pack_factors(values), start, label_free, draws=31, thin=8, burn=100)
     assert min(uniform_chances(rank, 31)) > 1e-5
 
@@ -221,7 +226,7 @@ def test_ranks_show_a_wrong_posterior() -> None:
     values, rows = draw_tables(prior, 500, 25, seed=1)
     noise = InverseGamma(prior.noise.shape + 6.0, prior.noise.rate)
     wrong = FactorPrior(prior.centre, prior.mean_variance, prior.loading, noise, 2)
-    kernel = gibbs_factor(Scatter.of_rows(rows), wrong)
+    kernel = make_factor_kernel(Scatter.from_rows(rows), wrong)
     position = pack_factors(values)
     rank = ranks(kernel, position, position, label_free, draws=31, thin=8, burn=100)
     assert min(uniform_chances(rank, 31)) < 1e-5

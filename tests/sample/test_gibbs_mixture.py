@@ -16,12 +16,12 @@ from boxloop.numeric import generator, normal
 from boxloop.sample import (
     TILE_ENTRIES,
     MixtureRows,
-    component_probabilities,
-    gibbs_mixture,
-    natural_parameters,
+    compute_component_probabilities,
+    compute_natural_parameters,
+    make_mixture_kernel,
     pack_mixture,
     start_mixture,
-    sweep,
+    sweep_rows,
     unpack_mixture,
 )
 from contract.scores import assert_scores, mean_scores, moment_scores
@@ -83,7 +83,7 @@ def test_positions_come_back(diagonal: bool) -> None:
 def test_stored_density_is_that_of_the_parameters(diagonal: bool) -> None:
     prior = make_prior(diagonal=diagonal)
     rows = normal((50, 2), generator(1))
-    kernel = gibbs_mixture(rows, prior)
+    kernel = make_mixture_kernel(rows, prior)
     chains = advance(kernel, kernel.init(start_mixture(rows, prior, 3, generator(2))), 4, generator(3)).chains
     assert_close(kernel.init(chains.position).log_density, chains.log_density, **EXACT)
     for i in range(3):
@@ -100,7 +100,7 @@ def test_order_of_components_does_not_change_the_density() -> None:
     rows = normal((20, 2), generator(1))
     turn = torch.tensor([2, 0, 1])
     turned = pack_mixture(log_weight[:, turn], family.select(turn))
-    kernel = gibbs_mixture(rows, prior)
+    kernel = make_mixture_kernel(rows, prior)
     first, second = kernel.init(pack_mixture(log_weight, family)), kernel.init(turned)
     assert_close(first.log_density, second.log_density, **EXACT)
 
@@ -115,9 +115,9 @@ def test_tiles_and_whole_give_the_same(diagonal: bool, monkeypatch: pytest.Monke
     monkeypatch.setattr(sys.modules["boxloop.sample.kernels.mixture_gibbs"], "STORED", 100)
     tiled = MixtureRows(rows, diagonal)
     assert tiled.stored is None
-    assert len(tiled.spans(9)) > 3
-    assert_close(sweep(tiled, *there, None)[1], sweep(whole, *there, None)[1], **EXACT)
-    sums, _ = sweep(tiled, *there, generator(0))
+    assert len(tiled.list_spans(9)) > 3
+    assert_close(sweep_rows(tiled, *there, None)[1], sweep_rows(whole, *there, None)[1], **EXACT)
+    sums, _ = sweep_rows(tiled, *there, generator(0))
     assert_close(sums.sum(1), whole.total.expand(3, -1), **EXACT)
 
 
@@ -128,7 +128,7 @@ def test_components_of_rows_have_their_shares() -> None:
     rows = normal((3, 2), generator(5))
     c = 20_000
     many = family.map(lambda leaf: leaf.repeat(c, *[1] * (leaf.dim() - 1)))
-    sums, _ = sweep(MixtureRows(rows, False), log_weight.expand(c, 3), many, generator(6))
+    sums, _ = sweep_rows(MixtureRows(rows, False), log_weight.expand(c, 3), many, generator(6))
     share = Mixture(log_weight[0], family).posterior(rows)
     assert_scores(mean_scores(sums[:, :, 0], share.sum(0)))
     assert_scores(mean_scores(sums[:, :, 1], share.mT @ rows[:, 0]))
@@ -143,7 +143,7 @@ def test_a_table_for_each_chain(diagonal: bool) -> None:
     start = start_mixture(rows, prior, 3, generator(2))
     paths = []
     for table in (rows, rows.expand(3, 40, 2)):
-        kernel = gibbs_mixture(table, prior)
+        kernel = make_mixture_kernel(table, prior)
         paths.append(advance(kernel, kernel.init(start), 5, generator(3)))
     assert_close(paths[0].position, paths[1].position, **EXACT)
 
@@ -155,7 +155,7 @@ def test_one_component_is_its_closed_form(diagonal: bool) -> None:
     rows = normal((15, 2), generator(7)) + 1.0
     sums = MixtureRows(rows, diagonal).total
     known = prior.components.posterior(sums[None])
-    kernel = gibbs_mixture(rows, prior)
+    kernel = make_mixture_kernel(rows, prior)
     start = start_mixture(rows, prior, 20_000, generator(8))
     _, family = unpack_mixture(
         advance(kernel, kernel.init(start), 2, generator(9)).chains.position, 1, 2, diagonal=diagonal
@@ -177,7 +177,7 @@ def test_the_joint_law_stays(k: int, diagonal: bool) -> None:
     """Geweke's test over 20,000 pairs; false alarms as in contract.scores."""
     prior = make_prior(k, diagonal=diagonal)
     log_weight, family, rows = draw_tables(prior, 20_000, 8)
-    kernel = gibbs_mixture(rows, prior)
+    kernel = make_mixture_kernel(rows, prior)
     position = pack_mixture(log_weight, family)
     assert_scores(joint_scores(kernel, position, looks(prior, rows, diagonal)))
 
@@ -191,7 +191,7 @@ def exact_partitions(rows: Tensor, prior: MixturePrior) -> tuple[Tensor, Tensor]
     # The evidence is prior times likelihood over posterior, at any parameters.
     _, there = prior.draw(1, generator(20))
     every = there.map(lambda leaf: leaf.repeat(len(where), *[1] * (leaf.dim() - 1)))
-    likelihood = (natural_parameters(there) * sums).sum(-1)
+    likelihood = (compute_natural_parameters(there) * sums).sum(-1)
     after = prior.components.posterior(sums)
     evidence = prior.components.log_prob(there) + likelihood - after.log_prob(every).reshape(len(where), k)
     a, count = prior.weights.concentration, sums[..., 0]
@@ -204,11 +204,11 @@ def test_rows_go_together_as_enumeration_says() -> None:
     prior = make_prior(2)
     rows = torch.tensor([[0.0, 0.0], [0.5, 0.2], [2.0, 2.5], [2.5, 1.5], [1.2, 1.0]], dtype=torch.float64)
     where, chance = exact_partitions(rows, prior)
-    kernel = gibbs_mixture(rows, prior)
+    kernel = make_mixture_kernel(rows, prior)
     start = start_mixture(rows, prior, 4000, generator(21))
     chains = advance(kernel, kernel.init(start), 60, generator(22)).chains
     there = unpack_mixture(chains.position, 2, 2, diagonal=False)
-    share = component_probabilities(*there, MixtureRows(rows, False))  # (s, k, n)
+    share = compute_component_probabilities(*there, MixtureRows(rows, False))  # (s, k, n)
     i, j = torch.triu_indices(5, 5, offset=1)
     together = (share[:, :, i] * share[:, :, j]).sum(1)
     exact = ((where[:, i] == where[:, j]) * chance[:, None]).sum(0)
@@ -265,7 +265,7 @@ def test_planted_bugs_break_the_joint_law(bug: type) -> None:
         weights = bug(weights.concentration)
     else:
         components = bug(*parameters(components))
-    kernel = gibbs_mixture(rows, MixturePrior(weights, components))
+    kernel = make_mixture_kernel(rows, MixturePrior(weights, components))
     scores = joint_scores(kernel, pack_mixture(log_weight, family), looks(prior, rows, False))
     with pytest.raises(AssertionError, match="z-score"):
         assert_scores(scores)
@@ -291,7 +291,7 @@ def test_ranks_are_uniform(diagonal: bool, simulations: int) -> None:
     prior = make_prior(2, diagonal=diagonal)
     log_weight, family, rows = draw_tables(prior, simulations, 20, seed=1)
     start = pack_mixture(*prior.draw(simulations, generator(2)))
-    kernel = gibbs_mixture(rows, prior)
+    kernel = make_mixture_kernel(rows, prior)
     truth = pack_mixture(log_weight, family)
     rank = ranks(kernel, truth, start, label_free(diagonal), draws=31, thin=8, burn=100)
     assert min(uniform_chances(rank, 31)) > 1e-5
@@ -302,7 +302,7 @@ def test_ranks_show_a_wrong_posterior() -> None:
     log_weight, family, rows = draw_tables(prior, 1000, 20, seed=1)
     wrong = MixturePrior(prior.weights, OneRowLess(*parameters(prior.components)))
     narrow = MixturePrior(WithoutCounts(wrong.weights.concentration), wrong.components)
-    kernel = gibbs_mixture(rows, narrow)
+    kernel = make_mixture_kernel(rows, narrow)
     truth = pack_mixture(log_weight, family)
     rank = ranks(kernel, truth, truth, label_free(False), draws=31, thin=8, burn=100)
     assert min(uniform_chances(rank, 31)) < 1e-5
@@ -322,6 +322,6 @@ def test_starts_are_scattered_and_sane() -> None:
 def test_equal_rows_start_too() -> None:
     rows = torch.ones(10, 2, dtype=torch.float64)
     prior = make_prior(3)
-    kernel = gibbs_mixture(rows, prior)
+    kernel = make_mixture_kernel(rows, prior)
     path = advance(kernel, kernel.init(start_mixture(rows, prior, 2, generator(0))), 20, generator(1))
     assert bool(torch.isfinite(path.position).all())

@@ -376,7 +376,7 @@ def test_a_metric_is_checked() -> None:
 def test_kernels_of_blocks_store_the_joint_density() -> None:
     gaussian = Gaussian.of(3)
     start = {"a": torch.zeros(7, 1).double(), "b": torch.zeros(7, 2).double()}
-    target = Target(gaussian.log_density, None, ParameterSpace.of(start))
+    target = Target(gaussian.log_density, None, ParameterSpace.from_start(start))
 
     def draw(values: dict[str, Tensor], stream: Any) -> Tensor:
         return normal((len(values["a"]), 1), stream)

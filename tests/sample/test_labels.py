@@ -14,12 +14,12 @@ from boxloop.numeric import generator, normal, varimax
 from boxloop.sample import (
     MixtureRows,
     Relabelling,
-    align,
+    align_loadings,
     assign_labels,
-    count_occupied,
-    relabel,
-    similarity_matrix,
-    sweep,
+    compute_similarity_matrix,
+    count_occupied_components,
+    relabel_draws,
+    sweep_rows,
 )
 from contract.scores import assert_scores
 
@@ -42,7 +42,7 @@ def test_planted_orders_are_found() -> None:
     share = drawn_shares()
     order = shuffled(3, 40, 4)
     mixed = share.gather(2, order[..., None].expand_as(share))
-    found = relabel(mixed, pivot=0)
+    found = relabel_draws(mixed, pivot=0)
     assert found.converged
     back = found.apply(mixed)
     assert_close(back, share.gather(2, order[:1, :1, :, None].expand_as(share)))  # the pivot's own order
@@ -52,7 +52,7 @@ def test_planted_orders_are_found() -> None:
 
 
 def test_orders_that_never_change_are_said_so() -> None:
-    found = relabel(drawn_shares(), pivot=5)
+    found = relabel_draws(drawn_shares(), pivot=5)
     assert not found.has_switched
     assert int(found.switches.sum()) == 0
     assert "same order in all draws" in str(found)
@@ -87,7 +87,7 @@ def test_rounds_lower_the_divergence() -> None:
     """The order found is at least as good as that of the first round, on components that overlap."""
     share = (1.2 * normal((1, 60, 3, 20), generator(4)) + normal((3, 20), generator(5))).softmax(2)
     first = assign_labels(torch.matmul(share[0], share[0, 0].clamp(min=1e-12).log().mT))
-    found = relabel(share, 0)
+    found = relabel_draws(share, 0)
 
     def divergence(order: Tensor) -> float:
         moved = Relabelling(order[None], True).apply(share)[0]
@@ -107,23 +107,23 @@ def test_similarity_is_free_of_labels(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = MixtureRows(normal((8, 2), generator(7)), True)
     order = shuffled(1, 30, 3)[0]
     member = (3 * torch.arange(30)[:, None] + order).flatten()
-    found = similarity_matrix(log_weight, family, rows)
-    again = similarity_matrix(log_weight.gather(1, order), family.select(member), rows)
+    found = compute_similarity_matrix(log_weight, family, rows)
+    again = compute_similarity_matrix(log_weight.gather(1, order), family.select(member), rows)
     assert_close(found, again, **EXACT)
     assert_close(found, found.mT)
     assert_close(found.diagonal(), torch.ones(8, dtype=torch.float64))
-    monkeypatch.setattr("boxloop.sample.relabelling.BLOCK", 50)
-    assert_close(similarity_matrix(log_weight, family, rows), found, **EXACT)
+    monkeypatch.setattr("boxloop.sample.mixture_posterior.BLOCK", 50)
+    assert_close(compute_similarity_matrix(log_weight, family, rows), found, **EXACT)
 
 
 def test_similarity_is_how_often_rows_go_together() -> None:
     """Against drawn components: each entry within its binomial error; false alarms as in contract.scores."""
     log_weight, family = mixtures(1)
     rows = normal((2, 2), generator(7))
-    expected = similarity_matrix(log_weight, family, MixtureRows(rows, True))[0, 1]
+    expected = compute_similarity_matrix(log_weight, family, MixtureRows(rows, True))[0, 1]
     c = 20_000
     many = family.map(lambda leaf: leaf.repeat(c, 1))
-    sums, _ = sweep(MixtureRows(rows, True), log_weight.expand(c, 3), many, generator(8))
+    sums, _ = sweep_rows(MixtureRows(rows, True), log_weight.expand(c, 3), many, generator(8))
     together = (sums[..., 0] == 2).any(1).double().mean()
     assert_scores(((together - expected) / (expected * (1 - expected) / c).sqrt())[None])
 
@@ -134,7 +134,7 @@ def test_occupied_components() -> None:
     family = DiagonalGaussian(mean, torch.full_like(mean, 0.01))
     rows = MixtureRows(torch.tensor([[0.0], [9.0]], dtype=torch.float64), True)
     log_weight = torch.full((5, 3), 1 / 3, dtype=torch.float64).log()
-    assert count_occupied(log_weight, family, rows, generator(0)).tolist() == [2] * 5
+    assert count_occupied_components(log_weight, family, rows, generator(0)).tolist() == [2] * 5
 
 
 def turns(s: int, k: int) -> Tensor:
@@ -146,7 +146,7 @@ def turns(s: int, k: int) -> Tensor:
 def test_rotated_draws_are_brought_together() -> None:
     simple = torch.tensor([[2.0, 0.0], [1.5, 0.2], [0.1, 1.0], [0.0, 0.8]], dtype=torch.float64)
     draws = (simple + 0.01 * normal((60, 4, 2), generator(10))) @ turns(60, 2)
-    found = align(draws.reshape(3, 20, 4, 2))
+    found = align_loadings(draws.reshape(3, 20, 4, 2))
     assert found.agreement > 0.99
     assert found.agreement_before < 0.2
     assert_close(found.loadings.mean((0, 1)), simple, rtol=0, atol=0.2)  # varimax's axes, near to simple ones
@@ -157,16 +157,16 @@ def test_rotated_draws_are_brought_together() -> None:
 
 def test_alignment_does_not_depend_on_how_draws_were_turned() -> None:
     draws = normal((1, 20, 5, 2), generator(11)) * 0.1 + normal((5, 2), generator(12))
-    first = align(draws)
-    second = align(draws @ turns(20, 2))
+    first = align_loadings(draws)
+    second = align_loadings(draws @ turns(20, 2))
     assert_close(first.loadings, second.loadings, rtol=1e-5, atol=1e-5)
 
 
 def test_units_weigh_columns() -> None:
     draws = normal((1, 20, 3, 2), generator(13)) + 2.0 * torch.eye(3, 2, dtype=torch.float64)
     unit = torch.tensor([1.0, 1e6, 1e-3], dtype=torch.float64)
-    scaled = align(draws * unit[:, None], 0, unit)
-    assert_close(scaled.loadings / unit[:, None], align(draws).loadings, rtol=1e-8, atol=1e-8)
+    scaled = align_loadings(draws * unit[:, None], 0, unit)
+    assert_close(scaled.loadings / unit[:, None], align_loadings(draws).loadings, rtol=1e-8, atol=1e-8)
 
 
 def test_varimax_is_orthogonal_and_raises_its_criterion() -> None:

@@ -30,10 +30,10 @@ def density(x: Tensor) -> Tensor:
 
 def test_blocks_take_noise_apart_and_put_it_together() -> None:
     noise = Noise(Noise(torch.arange(6.0).reshape(3, 2), torch.ones(3, 1)), torch.zeros(3, 2))
-    blocks = NoiseBlock.of(noise)
+    blocks = NoiseBlock.from_noise(noise)
     assert blocks is not None
     for place, item in enumerate(noise):
-        again = NoiseBlock.item(blocks.tensors, blocks.shape, place)
+        again = NoiseBlock.select_step(blocks.tensors, blocks.shape, place)
         assert torch.equal(again[0][0], item[0][0])
         assert torch.equal(again[1], item[1])
 
@@ -41,7 +41,7 @@ def test_blocks_take_noise_apart_and_put_it_together() -> None:
 def test_numbers_stay_in_the_shape_of_an_item() -> None:
     kernel = HMC(scale=0.5, trajectory=2.0).kernel(Target(density))
     noise = kernel.noise(kernel.init(torch.zeros(3, 2)), 4, generator(0))
-    assert NoiseBlock.of(noise) is None
+    assert NoiseBlock.from_noise(noise) is None
     for item in noise:
         tensors: list[Tensor] = []
         shape = extract_tensors(item, tensors)

@@ -25,7 +25,7 @@ from boxloop.sample import (
     check_reversible,
     make_target,
     sample_density,
-    select_chains,
+    select_accepted,
 )
 from sample.cases import NOISE, Gaussian, exact_draws, kernel_of
 from sample.posteriors import MODELS, posterior, with_numbers
@@ -55,7 +55,7 @@ def with_ratio(change: Change, accept: Callable[[Tensor, Tensor], Tensor] = torc
             move, bar = item
             there, info = kernel.step(chains, (move, torch.full_like(bar, -torch.inf)))
             ratio = change(chains, there, info)
-            return select_chains(accept(bar, ratio), there, chains), Info(ratio, info.detail)
+            return select_accepted(accept(bar, ratio), there, chains), Info(ratio, info.detail)
 
         return kernel._replace(step=step)
 
@@ -219,7 +219,7 @@ def test_a_walk_that_is_not_symmetric_is_wrong() -> None:
 
 def gamma_parts() -> tuple[Any, Any, Any]:
     """A rate s ~ Gamma(3, 1), as log s, and two counts of exponential gaps with that rate."""
-    space = ParameterSpace.of(torch.ones(1, 1).double(), torch.distributions.constraints.positive)
+    space = ParameterSpace.from_start(torch.ones(1, 1).double(), torch.distributions.constraints.positive)
 
     def prior(n: int, stream: Generator) -> Tensor:
         uniform = torch.rand(n, 3, generator=stream, dtype=torch.float64)
@@ -264,7 +264,7 @@ def sweep_parts(share: float) -> tuple[Any, Any, Any]:
                 + (0.25 * share) ** 0.5 * normal((len(data), 1), stream)
             )
 
-        space = ParameterSpace.of(
+        space = ParameterSpace.from_start(
             {"a": torch.zeros(len(data), 1).double(), "b": torch.zeros(len(data), 1).double()}
         )
         target = Target(lambda theta: model.log_density(theta, data), None, space)

@@ -30,9 +30,9 @@ from boxloop.sample import (
     ParameterSpace,
     RandomWalk,
     Target,
+    disable_validation,
     make_target,
     sample_density,
-    without_validation,
 )
 
 NEAR = {"rtol": 1e-10, "atol": 1e-10}
@@ -71,11 +71,11 @@ SUPPORTS: dict[str, tuple[Any, Distribution, Tensor]] = {
 def mass(name: str) -> float:
     """The integral of the unconstrained density over a grid: sums of even steps are exact for what falls off."""
     support, law, point = SUPPORTS[name]
-    space = ParameterSpace.of(point[None], support)
+    space = ParameterSpace.from_start(point[None], support)
     target = make_target(law.log_prob, space)
     line = torch.linspace(-45.0, 45.0, 3001 if space.n_columns == 1 else 601, dtype=torch.float64)
     grid = torch.cartesian_prod(*[line] * space.n_columns).reshape(-1, space.n_columns)
-    with without_validation():
+    with disable_validation():
         density = target.log_density(grid).nan_to_num(nan=-torch.inf).exp()
     if name == "less_than":
         density = density / law.cdf(number(1.0))
@@ -178,7 +178,7 @@ SUPPORT = {"scale": constraints.positive, "corr": constraints.simplex}
 
 def spaced() -> tuple[ParameterSpace, Tensor]:
     start = {name: value.expand(6, *value.shape) for name, value in START.items()}
-    space = ParameterSpace.of(start, SUPPORT)
+    space = ParameterSpace.from_start(start, SUPPORT)
     return space, space.pack(start) + 0.5 * normal((6, 4), generator(0))
 
 
@@ -214,7 +214,7 @@ def test_the_jacobian_of_several_values_is_that_of_autograd() -> None:
 
 def test_names_of_numbers() -> None:
     start = {"a": torch.zeros(2), "b": torch.zeros(2, 2, 2), "c": torch.zeros(2, 1)}
-    assert ParameterSpace.of(start).names == ("a", "b[0, 0]", "b[0, 1]", "b[1, 0]", "b[1, 1]", "c[0]")
+    assert ParameterSpace.from_start(start).names == ("a", "b[0, 0]", "b[0, 1]", "b[1, 0]", "b[1, 1]", "c[0]")
 
 
 def test_a_mapping_and_a_tensor_agree() -> None:

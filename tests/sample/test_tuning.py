@@ -28,8 +28,8 @@ from boxloop.sample import (
     Tuner,
     adapt,
     diagnose,
-    fit_whole_steps,
-    make_factor,
+    make_metric,
+    round_to_whole_steps,
     sample_density,
 )
 from sample.cases import RULES, Gaussian
@@ -116,7 +116,7 @@ def test_curved_targets_have_more_and_shorter_steps() -> None:
     [(0.5, 2.0, 2), (0.5, 1.7, 2), (0.45, 1.7, 2), (5.0, 1.7, 1), (0.6, 1.7, 1), (0.01, 1.7, 16)],
 )
 def test_whole_steps_make_up_a_trajectory(scale: float, length: float, wanted: int) -> None:
-    found, gone = fit_whole_steps(scale, length, stages=2, most=32)
+    found, gone = round_to_whole_steps(scale, length, stages=2, most=32)
     assert gone == min(length, 32 * scale)
     assert gone == pytest.approx(2 * wanted * found)
 
@@ -274,7 +274,7 @@ def test_running_covariances_are_those_of_all_rows() -> None:
     """Windows average blocks of any number; taken together they give the covariance of all positions in them."""
     gaussian = Gaussian.of(3)
     tuner = Tuner(RandomWalk(), 3, 100, 4)
-    tuning, kernel = tuner.begin(), RandomWalk(0.5).kernel(gaussian.target)
+    tuning, kernel = tuner.make_initial_state(), RandomWalk(0.5).kernel(gaussian.target)
     chains, rows = kernel.init(gaussian.draw(4, generator(0))), []
     for i in range(5):
         path = advance(kernel, chains, 8, generator(i))
@@ -287,20 +287,23 @@ def test_running_covariances_are_those_of_all_rows() -> None:
     assert_close(moments.mean, whole.mean(0), rtol=1e-10, atol=1e-10)
     assert_close(moments.covariance, torch.cov(whole.mT, correction=0), rtol=1e-10, atol=1e-10)
     assert_close(
-        PositionMoments.of(whole, dense=False).covariance, whole.var(0, correction=0), rtol=1e-10, atol=1e-10
+        PositionMoments.from_positions(whole, dense=False).covariance,
+        whole.var(0, correction=0),
+        rtol=1e-10,
+        atol=1e-10,
     )
 
 
 def test_factors_of_poor_covariances() -> None:
     few = normal((3, 5), generator(0))
-    made = make_factor(torch.cov(few.mT), 3)
+    made = make_metric(torch.cov(few.mT), 3)
     assert bool(torch.isfinite(made).all())
     assert bool((made.diagonal() > 0).all())
-    assert make_factor(torch.zeros(3, 3).double(), 10) is None
-    assert make_factor(torch.full((3,), torch.nan).double(), 10) is None
+    assert make_metric(torch.zeros(3, 3).double(), 10) is None
+    assert make_metric(torch.full((3,), torch.nan).double(), 10) is None
     still = torch.tensor([1.0, 0.0]).double()
-    assert bool((make_factor(still, 10) > 0).all())
-    many = make_factor(torch.eye(2).double() + 0.5, 10**9)
+    assert bool((make_metric(still, 10) > 0).all())
+    many = make_metric(torch.eye(2).double() + 0.5, 10**9)
     assert_close(many @ many.mT, torch.eye(2).double() + 0.5, rtol=1e-8, atol=1e-8)
 
 
@@ -347,17 +350,17 @@ def test_the_first_step_of_the_length_is_half_the_slope_of_the_logarithm(
     """d log(C / T^(1/2)) / d log T, whatever the unit of the criterion C, and never more than a half."""
     path: Any = SimpleNamespace(details=[None], log_ratio=[None])
     for slope, step in ((0.2, -0.15), (1.1, 0.3), (9.0, 0.5), (-9.0, -0.5)):
-        monkeypatch.setattr(adapt, "measure_criterion", lambda *_, s=slope: (s * unit, unit))
-        found = TrajectoryLength.of(1.0).update(path, torch.ones(1), None, (0.01, 100.0))
+        monkeypatch.setattr(adapt, "measure_chees_criterion", lambda *_, s=slope: (s * unit, unit))
+        found = TrajectoryLength.from_length(1.0).update(path, torch.ones(1), None, (0.01, 100.0))
         assert found.log_length == pytest.approx(step, rel=1e-12)
 
 
 def test_later_steps_of_the_length_fall_as_the_root_of_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """The slope is that of averages that forget a tenth each time; what stays is the average of the lengths."""
     path: Any = SimpleNamespace(details=[None], log_ratio=[None])
-    found, lengths, slope, worth, place = TrajectoryLength.of(1.0), [], 0.0, 0.0, 0.0
+    found, lengths, slope, worth, place = TrajectoryLength.from_length(1.0), [], 0.0, 0.0, 0.0
     for number, (fresh, size) in enumerate([(1.2, 1.0), (0.1, 2.0), (-0.4, 1.0), (0.9, 0.5)], 1):
-        monkeypatch.setattr(adapt, "measure_criterion", lambda *_, s=fresh, w=size: (s, w))
+        monkeypatch.setattr(adapt, "measure_chees_criterion", lambda *_, s=fresh, w=size: (s, w))
         found = found.update(path, torch.ones(1), None, (0.01, 100.0))
         slope, worth = 0.9 * slope + fresh, 0.9 * worth + size
         place += 0.5 / math.sqrt(number) * min(1.0, max(-1.0, slope / worth - 0.5))

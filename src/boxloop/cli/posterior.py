@@ -123,13 +123,13 @@ def draws_table(posterior: Posterior) -> dict[str, Any]:
     """
     import torch
 
-    from boxloop.sample import OCCUPIED_DRAWS, MixturePosterior, spaced_indices
+    from boxloop.sample import OCCUPIED_DRAWS, MixturePosterior, select_spaced_indices
 
     c, n = posterior.draws.n_chains, posterior.draws.n_draws
     values = dict(posterior.invariant.values)
     if isinstance(posterior, MixturePosterior):
         counted = torch.full((c, n), torch.nan, dtype=torch.float64)
-        counted[:, spaced_indices(n, OCCUPIED_DRAWS)] = posterior.occupied().double().cpu()
+        counted[:, select_spaced_indices(n, OCCUPIED_DRAWS)] = posterior.occupied().double().cpu()
         values |= {"occupied": counted, **posterior.by_component.values}
     else:
         values |= posterior.aligned.values

@@ -332,7 +332,7 @@ class Reliability:
 
         Example:
             >>> reliability([0.9, 0.2, 0.6], [1, 0, 1]).plot().get_xlabel()
-            'probability said'
+            'predicted probability'
         """
         from boxloop.figures import reliability_diagram
 

@@ -436,7 +436,7 @@ class ClassificationScores:
 
         Example:
             >>> classification_scores([0.9, 0.2, 0.6], [1, 0, 1]).plot().get_ylabel()
-            'share of rows where it was so'
+            'observed frequency'
         """
         return self.reliability.plot(ax)
 

@@ -465,14 +465,14 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             >>> from boxloop import GaussianMixture
             >>> X = np.random.default_rng(0).normal(size=(100, 2))
             >>> GaussianMixture(1).fit(X).plot_trace().get_xlabel()
-            'round'
+            'iteration'
         """
         check_is_fitted(self)
         from boxloop.figures import trace
 
         state = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
         title, up = f"{type(self).__name__}: the fit", "mean log-likelihood per row"
-        return trace(self.lower_bounds_, ax, title=title, up=up, told=f"{state}: {self.lower_bound_:.6g}")
+        return trace(self.lower_bounds_, ax, title=title, up=up, label=f"{state}: {self.lower_bound_:.6g}")
 
     def _from_tree(self, tree: Any) -> None:
         super()._from_tree(tree)

@@ -107,7 +107,7 @@ class DecoderEstimator(
         values = self.history_.get(f"validation_{name}" if validated else name, [])
         state = "interrupted" if self.interrupted_ else ("converged" if self.converged_ else "not converged")
         axis = validation_label if validated else label
-        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=axis, told=state)
+        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=axis, label=state)
 
 
 def check_image_shape(estimator: Any, saved: Saved) -> str | None:

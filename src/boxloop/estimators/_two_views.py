@@ -679,7 +679,7 @@ class TwoViewEstimator(
         values = self.history_.get(name, [])
         outcome = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
         up = f"total relevance {'on held-out rows' if name != 'relevance' else 'in a batch'}"
-        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, told=outcome)
+        return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, label=outcome)
 
 
 def apply_to_rows(source: Source, function: Any) -> Tensor:

@@ -424,7 +424,7 @@ def anneal_chains(
     )
     path = AnnealingPath(model.log_density, base, kernels, ANNEALING_STEPS)
     sizes = [min(BLOCK, chains - start) for start in range(0, chains, BLOCK)]
-    blocks = [path.anneal(base.draw(size, stream)[0], ladder, stream) for size in sizes]
+    blocks = [path.anneal_chains(base.draw(size, stream)[0], ladder, stream) for size in sizes]
     weighted = WeightedDraws(
         torch.cat([b.position for b in blocks]), torch.cat([b.log_weight for b in blocks])
     )

@@ -1,30 +1,27 @@
-from .audit import (
-    correlogram as correlogram,
-    coverage_of as coverage_of,
-    gains as gains,
-    width_ratios as width_ratios,
+from .calibration import (
+    coverage,
+    predictor_coverage as predictor_coverage,
+    probability_lines,
+    reliability_diagram as reliability_diagram,
+    standard_deviation_ratios as standard_deviation_ratios,
+    uniform_histogram,
 )
-from .chains import chain_ranks, chain_traces
-from .curves import curves
-from .dots import dots
-from .ellipses import ellipse as ellipse, ellipses
-from .forest import forest
+from .chains import chain_ranks, chain_traces, correlogram as correlogram
+from .curves import curves, trace
+from .ellipses import ellipses, make_ellipse as make_ellipse, pair_grid
+from .forest import dots, forest, score_differences as score_differences
 from .grids import image_grid, image_pairs
 from .heat import heat_map
 from .loadings import loadings
 from .outliers import outlier_scores
-from .pairs import pair_grid
 from .path import path_choice, path_lines
 from .predictions import (
     BARS as BARS,
-    classes_over_column as classes_over_column,
-    numbers_over_column as numbers_over_column,
+    class_probability_bands as class_probability_bands,
+    regression_bands as regression_bands,
     tuning_curve as tuning_curve,
 )
-from .probability import coverage, probability_lines, uniform_histogram
-from .relevance import relevance_spectrum
-from .reliability import reliability_diagram as reliability_diagram
-from .spectrum import spectrum
+from .spectrum import relevance_spectrum, spectrum
 from .style import (
     COLOURS,
     DPI,
@@ -35,14 +32,13 @@ from .style import (
     add_legend,
     check_axes,
     dress,
-    name_rows as name_rows,
+    label_lines as label_lines,
     new_axes,
     new_figure,
     png,
-    say as say,
     short,
+    write_message as write_message,
 )
-from .trace import trace
 
 __all__ = [
     "COLOURS",

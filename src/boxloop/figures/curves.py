@@ -1,4 +1,4 @@
-"""Numbers with errors along another number, and the best of them."""
+"""Numbers along another number: scores with errors and the best of them, and how a fit converged."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from numpy.typing import ArrayLike
 from boxloop.figures.style import (
     FAINT,
     MARKED,
+    PLAIN,
     add_legend,
-    check_axes,
-    colour,
-    dress,
-    marker,
-    new_axes,
+    pick_colour,
+    pick_marker,
+    prepare_axes,
     short,
+    write_message,
 )
+
+FEW = 60
+"""Iterations up to which each has its own mark."""
 
 
 def curves(
@@ -34,10 +37,10 @@ def curves(
     across: str = "",
     up: str = "",
 ) -> Axes:
-    """One line a name, bars of one standard error, and a ring around the best point.
+    """One line per name, bars of one standard error, and a ring around the best point.
 
     Args:
-        lines: places, values and standard errors by name; a value that is not finite leaves a hole. The name of a
+        lines: places, values and standard errors by name; a value that is not finite leaves a gap. The name of a
             single line is not written.
         ax: where to draw; a figure of its own when omitted.
         best: the point to ring.
@@ -51,23 +54,23 @@ def curves(
     Returns:
         The axes.
     """
-    ax = check_axes(ax) or new_axes(6.6 if len(lines) == 1 else 8.6, 4.6)
-    dress(ax, title, across, f"{up}\n(bars: 1 standard error)")
+    width = 6.6 if len(lines) == 1 else 8.6
+    ax = prepare_axes(ax, width, 4.6, title, across, f"{up}\n(bars: 1 standard error)")
     ax.axhline(0.0, color=FAINT, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
-    whole = True
+    integers = True
     for j, (name, (at, value, error)) in enumerate(lines.items()):
         places, middle = np.asarray(at, dtype=float), np.asarray(value, dtype=float)
         middle = np.where(np.isfinite(middle), middle, np.nan)
-        whole = whole and bool(np.all(places == np.round(places)))
+        integers = integers and bool(np.all(places == np.round(places)))
         ax.errorbar(
             places,
             middle,
             yerr=np.nan_to_num(np.asarray(error, dtype=float)),
-            marker=marker(2 * j),
+            marker=pick_marker(2 * j),
             markersize=5.5,
             linewidth=1.6,
             capsize=3.5,
-            color=colour(2 * j if len(lines) == 1 else j),
+            color=pick_colour(2 * j if len(lines) == 1 else j),
             label=short(name, 30) if len(lines) > 1 else None,
         )
     if np.size(crosses[0]):
@@ -81,6 +84,44 @@ def curves(
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + 0.14 * (high - low))  # room for the legend above all that is drawn
         add_legend(ax, "upper right")
-    if whole:
+    if integers:
         ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return ax
+
+
+def trace(
+    values: ArrayLike, ax: Axes | None = None, *, title: str = "", up: str = "", label: str = ""
+) -> Axes:
+    """A line through the values after each iteration, minus the last of them.
+
+    The axis leaves out the steep first iterations where later ones would be a flat line: their changes show whether a
+    fit has converged.
+
+    Args:
+        values: one per iteration; those that are not finite leave a gap.
+        ax: where to draw; a figure of its own when omitted.
+        title: of the picture.
+        up: what the values are.
+        label: of the last iteration, in the legend.
+
+    Returns:
+        The axes.
+    """
+    ax = prepare_axes(ax, 6.6, 4.6, title, "iteration", f"{up}, minus the last")
+    line = np.asarray(values, dtype=float)
+    line = np.where(np.isfinite(line), line, np.nan)
+    known = np.flatnonzero(~np.isnan(line))
+    if len(known) == 0:
+        write_message(ax, "no iterations to show")
+        return ax
+    line -= line[known[-1]]
+    ax.plot(np.arange(1, len(line) + 1), line, "o-" if len(line) <= FEW else "-", color=PLAIN, markersize=3.5)
+    ax.plot(known[-1] + 1, line[known[-1]], "D", color=MARKED, markersize=7, label=label or None)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    later = line[known[len(known) // 4 :]]
+    span = float(np.ptp(later))
+    if span > 0.0 and np.ptp(line[known]) > 8.0 * span:
+        ax.set_ylim(float(later.min()) - 0.6 * span, float(later.max()) + 0.15 * span)
+    if label:
+        add_legend(ax, "lower right")
     return ax

@@ -1,4 +1,4 @@
-"""Two columns of rows and the components that a mixture sees in them."""
+"""Rows and the components of a mixture: in two columns as ellipses, or in all pairs of columns."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from numpy.typing import NDArray
 
 from boxloop.figures.style import (
     FAINT,
+    INK,
+    LABEL,
     PLENTY,
     Array,
     add_legend,
-    check_axes,
-    colour,
     dress,
-    marker,
-    new_axes,
+    new_figure,
+    pick_colour,
+    pick_marker,
+    prepare_axes,
+    short,
 )
 
 RADII = ((2.0, 0.07), (1.0, 0.13))
@@ -58,53 +61,43 @@ def ellipses(
     Returns:
         The axes.
     """
-    ax = check_axes(ax) or new_axes(6.4, 5.2)
-    whole = np.isfinite(rows).all(1)
-    shown = rows[whole]
+    ax = prepare_axes(ax, 6.4, 5.2, title, *names)
+    complete = np.isfinite(rows).all(1)
+    shown = rows[complete]
     if len(shown) > PLENTY:
-        draw_density(ax, shown)
+        norm = LogNorm(vmin=0.5)
+        ax.hexbin(*shown.T, gridsize=60, mincnt=1, cmap="Greys", norm=norm, linewidths=0.0, alpha=0.6)
     else:
         colours = np.full((len(shown), 4), to_rgba(FAINT))
         if component is not None:
-            colours = np.array([to_rgba(colour(k)) for k in component[whole]]).reshape(-1, 4)
-        codes = np.zeros(len(shown), dtype=np.int64) if group is None else group[whole]
-        _scatter(ax, shown, colours, codes, groups)
+            colours = np.array([to_rgba(pick_colour(k)) for k in component[complete]]).reshape(-1, 4)
+        codes = np.zeros(len(shown), dtype=np.int64) if group is None else group[complete]
+        _scatter_groups(ax, shown, colours, codes, groups)
     for k, (mean, covariance) in enumerate(zip(means, covariances, strict=True)):
         for radius, fill in RADII:
-            ax.add_patch(ellipse(mean, covariance, radius, colour(k), fill))
+            ax.add_patch(make_ellipse(mean, covariance, radius, pick_colour(k), fill))
         if len(means) <= NUMBERED:
-            box = {
-                "boxstyle": "round,pad=0.2",
-                "facecolor": "white",
-                "edgecolor": colour(k),
-                "linewidth": 1.1,
-            }
-            ax.annotate(f"{k}", mean, color=colour(k), ha="center", va="center", fontsize=9, bbox=box)
+            shade = pick_colour(k)
+            box = {"boxstyle": "round,pad=0.2", "facecolor": "white", "edgecolor": shade, "linewidth": 1.1}
+            ax.annotate(f"{k}", mean, color=shade, ha="center", va="center", fontsize=9, bbox=box)
     ax.autoscale_view()
-    dress(ax, title, *names)
     if groups:
         add_legend(ax)
     return ax
 
 
-def draw_density(ax: Axes, rows: Array) -> None:
-    """Many rows as grey hexagons, darker where there are more."""
-    ax.hexbin(*rows.T, gridsize=60, mincnt=1, cmap="Greys", norm=LogNorm(vmin=0.5), linewidths=0.0, alpha=0.6)
-
-
-def _scatter(ax: Axes, rows: Array, colours: Array, codes: Codes, groups: Sequence[str]) -> None:
+def _scatter_groups(ax: Axes, rows: Array, colours: Array, codes: Codes, groups: Sequence[str]) -> None:
     size, alpha = (12, 0.6) if len(rows) > 1000 else (28, 0.85)
     for g in range(max(len(groups), 1)):
         across, up = rows[codes == g].T
         shades = colours[codes == g]
-        ax.scatter(
-            across, up, size, shades, marker=marker(g), alpha=alpha, edgecolors="white", linewidths=0.5
-        )
+        points = ax.scatter(across, up, size, shades, marker=pick_marker(g), alpha=alpha)
+        points.set(edgecolors="white", linewidths=0.5)
     for g, name in enumerate(groups):
-        ax.scatter([], [], marker=marker(g), c=FAINT, s=34, label=name)
+        ax.scatter([], [], marker=pick_marker(g), c=FAINT, s=34, label=name)
 
 
-def ellipse(mean: Array, covariance: Array, radius: float, shade: str, fill: float) -> Ellipse:
+def make_ellipse(mean: Array, covariance: Array, radius: float, shade: str, fill: float) -> Ellipse:
     """The points at so many standard deviations from a mean in two columns."""
     size, axes = np.linalg.eigh(covariance)
     width, height = 2.0 * radius * np.sqrt(size.clip(min=0.0))
@@ -118,3 +111,68 @@ def ellipse(mean: Array, covariance: Array, radius: float, shade: str, fill: flo
         edgecolor=to_rgba(shade, 0.9),
         linewidth=1.2,
     )
+
+
+def pair_grid(
+    rows: Array,
+    weights: Array,
+    means: Array,
+    covariances: Array,
+    names: Sequence[str],
+    *,
+    component: Codes | None = None,
+    title: str = "",
+) -> NDArray[np.object_]:
+    """A figure of its own, with a grid of axes for all pairs of columns.
+
+    Args:
+        rows: (n, d); what is missing is left out, pair by pair.
+        weights: of the components, (k,).
+        means: of the components, (k, d).
+        covariances: of the components, (k, d, d).
+        names: of the columns.
+        component: of each row, for its colour.
+        title: of the figure.
+
+    Returns:
+        The axes, (d, d), those above the diagonal empty.
+    """
+    d = len(names)
+    figure = new_figure(1.2 + 1.9 * d, 1.0 + 1.8 * d)
+    grid = figure.subplots(d, d, squeeze=False, sharex="col")
+    for i in range(d):
+        _draw_column(grid[i, i], rows[:, i], weights, means[:, i], covariances[:, i, i])
+        for j in range(i):
+            both = [j, i]
+            inner = covariances[:, both][:, :, both]
+            ellipses(rows[:, both], means[:, both], inner, ("", ""), grid[i, j], component=component)
+        for j in range(i + 1, d):
+            grid[i, j].set_axis_off()
+    for i in range(d):
+        grid[-1, i].set_xlabel(short(names[i]), fontsize=LABEL - 1, color=INK, parse_math=False)
+        grid[i, 0].set_ylabel(short(names[i]) if i else "", fontsize=LABEL - 1, color=INK, parse_math=False)
+        for j in range(i + 1):
+            inside = j > 0 or i == 0
+            grid[i, j].tick_params(labelsize=7.5, labelleft=not inside, labelbottom=i == d - 1)
+    figure.suptitle(title, color=INK, fontsize=12, fontweight="bold", parse_math=False)
+    return np.asarray(grid, dtype=object)
+
+
+def _draw_column(ax: Axes, values: Array, weights: Array, means: Array, variances: Array) -> None:
+    """A column's histogram with the density of each component and of all."""
+    finite = values[np.isfinite(values)]
+    dress(ax, "")
+    ax.set_yticks([])
+    ax.spines["left"].set_visible(False)
+    if len(finite):
+        bins = int(np.clip(2.0 * len(finite) ** (1 / 3), 5, 60))
+        ax.hist(finite, bins=bins, density=bool(np.ptp(finite) > 0.0), color=FAINT, alpha=0.35)
+    sd = np.sqrt(variances.clip(min=1e-300))
+    low, high = float(np.min(means - 3 * sd)), float(np.max(means + 3 * sd))
+    at = np.unique(np.concatenate([np.linspace(low, high, 300), means]))
+    scaled = (at - means[:, None]) / sd[:, None]
+    density = weights[:, None] * np.exp(-0.5 * scaled**2) / (sd[:, None] * np.sqrt(2.0 * np.pi))
+    for k, line in enumerate(density):
+        ax.plot(at, line, color=pick_colour(k), linewidth=1.2)
+    ax.plot(at, density.sum(0), color=INK, linewidth=1.0, linestyle=(0, (4, 2)))
+    ax.set_ylim(bottom=0.0)

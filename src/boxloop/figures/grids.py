@@ -1,4 +1,4 @@
-"""Images in a grid: rows of a table of pixels, samples of a model, and what it makes of each row."""
+"""Images in a grid: rows of a table of pixels, samples of a model, reconstructions of rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from numpy.typing import ArrayLike
 
-from boxloop.figures.style import INK, LABEL, Array, check_axes, dress, new_axes, say, short
+from boxloop.figures.style import INK, LABEL, Array, check_axes, dress, new_axes, short, write_message
 
 GAP = 1
 """Pixels between two images."""
@@ -39,15 +39,12 @@ def image_grid(
     Returns:
         The axes.
     """
-    shown = _bright(images, limits)
+    shown = _scale_brightness(images, limits)
     across = max(1, columns or math.ceil(math.sqrt(max(len(shown), 1))))
     down = max(1, math.ceil(len(shown) / across))
-    ax = check_axes(ax) or _axes(across, down, shown)
-    _bare(ax, title)
-    if not len(shown):
-        say(ax, "no images")
-        return ax
-    _show(ax, _tiled(shown, across, down))
+    ax = _prepare_axes(ax, across, down, shown, title)
+    if len(shown):
+        ax.imshow(_tile_images(shown, across, down), interpolation="nearest")
     return ax
 
 
@@ -61,7 +58,7 @@ def image_pairs(
     limits: tuple[float, float] | None = None,
     title: str = "",
 ) -> Axes:
-    """Images with their partners below them: rows and reconstructions, or a law's mean and a draw from it.
+    """Images with their partners below them: rows and reconstructions, or a distribution's mean and a draw from it.
 
     Args:
         left: (n, H, W) or (n, H, W, 3), on the upper line of each pair of lines.
@@ -79,28 +76,26 @@ def image_pairs(
     if above.shape != below.shape:
         raise ValueError(f"pairs must have the same shape, got {above.shape} and {below.shape}")
     n = len(above)
-    shown = _bright(np.concatenate([above, below]), limits)
+    shown = _scale_brightness(np.concatenate([above, below]), limits)
     across = max(1, min(columns, n))
     lines = max(1, math.ceil(n / across))
-    ax = check_axes(ax) or _axes(across, 2 * lines, shown, wide=0.9)
-    _bare(ax, title)
+    ax = _prepare_axes(ax, across, 2 * lines, shown, title, margin=0.9)
     if not n:
-        say(ax, "no images")
         return ax
     height = shown.shape[1] + GAP
     parts = []
     for line in range(lines):
         here = slice(line * across, (line + 1) * across)
         for half, gap in ((shown[:n], GAP), (shown[n:], 3 * GAP)):
-            parts.append(_tiled(half[here], across, 1)[:-GAP])
+            parts.append(_tile_images(half[here], across, 1)[:-GAP])
             parts.append(np.full((gap, *parts[-1].shape[1:]), PAPER))
-    _show(ax, np.concatenate(parts[:-1]))
+    ax.imshow(np.concatenate(parts[:-1]), interpolation="nearest")
     ax.set_yticks([0.5 * height - 1, 1.5 * height - 1], [short(name, 24) for name in names], parse_math=False)
     ax.tick_params(axis="y", labelsize=LABEL - 1, colors=INK, length=0)
     return ax
 
 
-def _bright(images: ArrayLike, limits: tuple[float, float] | None) -> Array:
+def _scale_brightness(images: ArrayLike, limits: tuple[float, float] | None) -> Array:
     """(n, H, W, 3) between 0 and 1."""
     values = np.asarray(images, dtype=float)
     if values.ndim not in (3, 4) or (values.ndim == 4 and values.shape[3] not in (1, 3)):
@@ -108,13 +103,13 @@ def _bright(images: ArrayLike, limits: tuple[float, float] | None) -> Array:
     values = values if values.ndim == 4 else values[..., None]
     known = values[np.isfinite(values)]
     low, high = limits if limits is not None else (known.min(initial=np.inf), known.max(initial=-np.inf))
-    spread = high - low if np.isfinite(high - low) and high > low else 1.0
+    width = high - low if np.isfinite(high - low) and high > low else 1.0
     start = low if np.isfinite(low) else 0.0
-    scaled = np.where(np.isfinite(values), np.clip((values - start) / spread, 0.0, 1.0), PAPER)
+    scaled = np.where(np.isfinite(values), np.clip((values - start) / width, 0.0, 1.0), PAPER)
     return np.broadcast_to(scaled, (*scaled.shape[:3], 3))
 
 
-def _tiled(images: Array, across: int, down: int) -> Array:
+def _tile_images(images: Array, across: int, down: int) -> Array:
     """One image of all of them, white between and where there is none."""
     n, height, width, _ = images.shape
     canvas = np.full((down * (height + GAP), across * (width + GAP), 3), PAPER)
@@ -124,19 +119,18 @@ def _tiled(images: Array, across: int, down: int) -> Array:
     return canvas
 
 
-def _axes(across: int, down: int, images: Array, wide: float = 0.0) -> Axes:
+def _prepare_axes(
+    ax: Axes | None, across: int, down: int, images: Array, title: str, margin: float = 0.0
+) -> Axes:
+    """Axes without ticks and frame, of a size that suits the images, with a message if there are none."""
     height, width = images.shape[1:3]
     tall = INCHES * (height / width if width else 1.0)
-    return new_axes(max(2.4, 0.4 + wide + INCHES * across), max(1.8, 0.6 + tall * down))
-
-
-def _bare(ax: Axes, title: str) -> None:
+    ax = check_axes(ax) or new_axes(max(2.4, 0.4 + margin + INCHES * across), max(1.8, 0.6 + tall * down))
     dress(ax, title)
     ax.grid(visible=False)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.spines[["left", "bottom"]].set_visible(False)
-
-
-def _show(ax: Axes, canvas: Array) -> None:
-    ax.imshow(canvas, interpolation="nearest")
+    if not len(images):
+        write_message(ax, "no images")
+    return ax

@@ -13,7 +13,7 @@ from boxloop.figures.style import INK, LABEL, Array, check_axes, dress, new_axes
 
 NAMED = 30
 """Most columns whose names are written on the axes."""
-CALM = 4.0
+LEAST_LIMIT = 4.0
 """The colours reach at least so far, or noise would look like a finding."""
 
 
@@ -24,7 +24,7 @@ def heat_map(
     *,
     title: str = "",
     label: str = "",
-    least: float = CALM,
+    least: float = LEAST_LIMIT,
 ) -> Axes:
     """A square matrix of signed numbers: purple above zero, orange below, white at zero, grey where unknown.
 
@@ -42,8 +42,8 @@ def heat_map(
     d = len(names)
     size = 3.2 + 0.24 * min(d, NAMED)
     ax = check_axes(ax) or new_axes(size + 1.2, size)
-    seen = np.abs(values[np.isfinite(values)])
-    limit = max(least, float(seen.max())) if seen.size else least
+    finite = np.abs(values[np.isfinite(values)])
+    limit = max(least, float(finite.max())) if finite.size else least
     shades = colormaps["PuOr"].with_extremes(bad="#c8c8c8")
     image = ax.imshow(values, cmap=shades, vmin=-limit, vmax=limit, interpolation="nearest")
     dress(ax, title)

@@ -11,12 +11,10 @@ from boxloop.figures.style import (
     FAINT,
     Array,
     add_legend,
-    check_axes,
-    colour,
-    dress,
-    marker,
-    name_rows,
-    new_axes,
+    label_lines,
+    pick_colour,
+    pick_marker,
+    prepare_axes,
 )
 
 MOST = 30
@@ -51,9 +49,9 @@ def loadings(
     """
     k, d = values.shape
     order = np.argsort(-np.square(np.nan_to_num(values)).sum(0), kind="stable")[:most]
-    ax = check_axes(ax) or new_axes(7.4, 1.5 + max(0.24, 0.07 * k) * max(len(order), 4))
-    dress(ax, title if len(order) == d else f"{title} ({len(order)} of {d} columns)", across)
-    name_rows(ax, [names[j] for j in order], 30)
+    title = title if len(order) == d else f"{title} ({len(order)} of {d} columns)"
+    ax = prepare_axes(ax, 7.4, 1.5 + max(0.24, 0.07 * k) * max(len(order), 4), title, across)
+    label_lines(ax, [names[j] for j in order], 30)
     ax.axvline(0.0, color=FAINT, linewidth=0.8, zorder=0)
     apart = min(0.3, 0.8 / k)
     for f, line in enumerate(values):
@@ -63,8 +61,8 @@ def loadings(
             line[order],
             height,
             xerr=bars,
-            fmt=marker(f),
-            color=colour(f),
+            fmt=pick_marker(f),
+            color=pick_colour(f),
             markersize=6 if k <= 3 else 4.5,
             elinewidth=1.5,
             label=f"{word} {f}",

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import NDArray
 
 from boxloop.figures.style import (
     FAINT,
@@ -14,11 +13,9 @@ from boxloop.figures.style import (
     PLAIN,
     Array,
     add_legend,
-    check_axes,
-    colour,
-    dress,
-    name_rows,
-    new_axes,
+    label_lines,
+    pick_colour,
+    prepare_axes,
     short,
 )
 
@@ -37,9 +34,9 @@ def path_lines(
     *,
     error: Array | None = None,
     title: str = "",
-    up: str = "penalised log-likelihood of a row,\nless the best's",
+    up: str = "penalised log-likelihood per row,\nminus the best's",
 ) -> Axes:
-    """Every model as a line in alpha, less the upper envelope: the chosen model runs along zero.
+    """Every model as a line in alpha, minus the upper envelope: the chosen model runs along zero.
 
     Args:
         value: of each model without a penalty, (k,); a model at -inf is left out.
@@ -55,9 +52,8 @@ def path_lines(
     Returns:
         The axes.
     """
-    ax = check_axes(ax) or new_axes(8.2, 4.4)
-    dress(ax, title, WEIGHT, up)
-    alphas = _alphas(ax, breakpoints)
+    ax = prepare_axes(ax, 8.2, 4.4, title, WEIGHT, up)
+    alphas = _set_alpha_grid(ax, breakpoints)
     with np.errstate(invalid="ignore"):
         height = value[:, None] - alphas * penalty[:, None]
     height -= height[list(chosen)].max(0)
@@ -66,12 +62,17 @@ def path_lines(
             ax.plot(alphas, height[j], color=FAINT, linewidth=0.9, alpha=0.7, zorder=1)
     edges = [0.0, *breakpoints.tolist(), np.inf]
     for place, j in enumerate(chosen):
-        told = _interval(edges[place], edges[place + 1])
-        ax.plot(alphas, height[j], color=colour(place), linewidth=1.6, label=f"{short(names[j], 24)}: {told}")
+        shade = pick_colour(place)
+        label = f"{short(names[j], 24)}: {_format_interval(edges[place], edges[place + 1])}"
+        ax.plot(alphas, height[j], color=shade, linewidth=1.6, label=label)
         mine = (alphas >= edges[place]) & (alphas <= edges[place + 1])
-        ax.plot(alphas[mine], 0.0 * alphas[mine], color=colour(place), linewidth=5.0, solid_capstyle="butt")
-    _breaks(ax, breakpoints, error)
-    ax.set_ylim(*_window(height, chosen, alphas <= breakpoints.max(initial=0.0)))
+        ax.plot(alphas[mine], 0.0 * alphas[mine], color=shade, linewidth=5.0, solid_capstyle="butt")
+    _mark_breakpoints(ax, breakpoints, error)
+    # All models that are chosen up to the last breakpoint, or all models where only one is, fit in the picture.
+    early = alphas <= breakpoints.max(initial=0.0)
+    shown = height[list(chosen)][:, early] if len(chosen) > 1 else height[np.isfinite(height).all(1)]
+    depth = -float(shown.min()) or 1.0
+    ax.set_ylim(-1.05 * depth, 0.08 * depth)
     if len(chosen) < len(names):
         ax.plot([], [], color=FAINT, linewidth=0.9, label="never chosen")
     add_legend(ax, beside=True, title="chosen")
@@ -87,7 +88,7 @@ def path_choice(
     error: Array | None = None,
     title: str = "",
 ) -> Axes:
-    """Which model is chosen at each alpha, one line a model (document 000, fig. 7 and 9).
+    """Which model is chosen at each alpha, one line per model (Beaulac 2023, fig. 7 and 9).
 
     Args:
         names: of the models, the first at the bottom.
@@ -100,19 +101,18 @@ def path_choice(
     Returns:
         The axes.
     """
-    ax = check_axes(ax) or new_axes(7.0, 1.6 + 0.28 * max(len(names), 3))
-    dress(ax, title, WEIGHT)
-    name_rows(ax, list(names), 30)
+    ax = prepare_axes(ax, 7.0, 1.6 + 0.28 * max(len(names), 3), title, WEIGHT)
+    label_lines(ax, list(names), 30)
     ax.invert_yaxis()
-    alphas = _alphas(ax, breakpoints)
+    alphas = _set_alpha_grid(ax, breakpoints)
     place = np.searchsorted(breakpoints, alphas, side="right")
     ax.step(alphas, np.asarray(chosen)[place], where="post", color=PLAIN, linewidth=2.4)
-    _breaks(ax, breakpoints, error)
+    _mark_breakpoints(ax, breakpoints, error)
     return ax
 
 
-def _alphas(ax: Axes, breakpoints: Array) -> Array:
-    """Alphas to draw at, a little beyond the breakpoints, all of which are among them."""
+def _set_alpha_grid(ax: Axes, breakpoints: Array) -> Array:
+    """Limit the axis, and alphas to draw at, a little beyond the breakpoints, all of which are among them."""
     if len(breakpoints) == 0:
         low, high = 0.0, 1.0
     elif breakpoints[-1] > WIDE * breakpoints[0]:
@@ -125,14 +125,7 @@ def _alphas(ax: Axes, breakpoints: Array) -> Array:
     return np.unique(np.concatenate([grid, breakpoints]))
 
 
-def _window(height: Array, chosen: Sequence[int], early: NDArray[np.bool_]) -> tuple[float, float]:
-    """Limits that show all models that are chosen up to the last breakpoint, or all models where only one is."""
-    shown = height[list(chosen)][:, early] if len(chosen) > 1 else height[np.isfinite(height).all(1)]
-    depth = -float(shown.min()) or 1.0
-    return -1.05 * depth, 0.08 * depth
-
-
-def _breaks(ax: Axes, breakpoints: Array, error: Array | None) -> None:
+def _mark_breakpoints(ax: Axes, breakpoints: Array, error: Array | None) -> None:
     for j, at in enumerate(breakpoints):
         ax.axvline(at, color=INK, linewidth=0.8, linestyle=(0, (4, 3)), zorder=0)
         if error is not None and np.isfinite(error[j]):
@@ -140,7 +133,7 @@ def _breaks(ax: Axes, breakpoints: Array, error: Array | None) -> None:
             ax.axvspan(low, at + error[j], color=INK, alpha=0.07, linewidth=0, zorder=0)
 
 
-def _interval(low: float, high: float) -> str:
+def _format_interval(low: float, high: float) -> str:
     if low == 0.0:
         return "all alpha" if np.isinf(high) else f"below {high:.3g}"
     return f"from {low:.3g}" if np.isinf(high) else f"{low:.3g} to {high:.3g}"

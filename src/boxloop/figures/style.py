@@ -1,4 +1,4 @@
-"""The one style of all figures, and axes that belong to nobody else: no display, no state that others share."""
+"""The common style of all figures, and axes on figures of their own: no display, no shared state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#222222")
-"""Okabe and Ito's palette: told apart by readers with any kind of colour vision."""
+"""Okabe and Ito's palette, which readers with any kind of colour vision can distinguish."""
 MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 INK, FAINT = "#222222", "#8a8a8a"
 PLAIN, MARKED = COLOURS[0], COLOURS[1]
@@ -25,18 +25,18 @@ PLENTY = 4000
 """Most rows that are drawn one by one."""
 
 
-def colour(place: int) -> str:
-    """A colour for the place-th of several things; markers and labels tell apart those that share one."""
+def pick_colour(place: int) -> str:
+    """A colour for the place-th of several things; markers and labels distinguish those that share one."""
     return COLOURS[place % len(COLOURS)]
 
 
-def marker(place: int) -> str:
+def pick_marker(place: int) -> str:
     """A shape for the place-th of several things."""
     return MARKERS[place % len(MARKERS)]
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """A figure of so many inches that only its owner knows: pyplot never hears of it."""
+    """A figure of this size in inches that belongs to its owner alone: pyplot does not know it."""
     figure = Figure(figsize=(width, height), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -77,8 +77,17 @@ def dress(axes: Axes, title: str, across: str = "", up: str = "") -> None:
     axes.spines[["left", "bottom"]].set_color(FAINT)
 
 
-def name_rows(axes: Axes, names: list[str], most: int = 40) -> None:
-    """One name a line, the first on top, every other line shaded so that the eye keeps to it."""
+def prepare_axes(
+    ax: Axes | None, width: float, height: float, title: str, across: str = "", up: str = ""
+) -> Axes:
+    """The caller's axes, or axes on a new figure of this size, with title and labels."""
+    ax = check_axes(ax) or new_axes(width, height)
+    dress(ax, title, across, up)
+    return ax
+
+
+def label_lines(axes: Axes, names: list[str], most: int = 40) -> None:
+    """One name per line, the first on top, every other line shaded so that the eye keeps to it."""
     d = len(names)
     axes.set_yticks(range(d), [short(name, most) for name in names], parse_math=False)
     axes.set_ylim(d - 0.4, -0.6)
@@ -87,11 +96,10 @@ def name_rows(axes: Axes, names: list[str], most: int = 40) -> None:
         axes.axhspan(line - 0.5, line + 0.5, color=INK, alpha=0.035, linewidth=0, zorder=-1)
 
 
-def say(axes: Axes, text: str) -> None:
+def write_message(axes: Axes, text: str) -> None:
     """A sentence in the middle of axes that have nothing to show."""
-    axes.text(
-        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=FAINT, parse_math=False
-    )
+    shown = axes.text(0.5, 0.5, text, transform=axes.transAxes, color=FAINT, parse_math=False)
+    shown.set(ha="center", va="center")
 
 
 def add_legend(axes: Axes, where: str = "best", *, beside: bool = False, title: str | None = None) -> None:

@@ -162,7 +162,7 @@ class Cavi(SingleThreaded):
         from boxloop.figures import trace
 
         status = "converged" if self.converged else "not converged"
-        return trace(self.trace, ax, title="Evidence lower bound", up="bound", told=status)
+        return trace(self.trace, ax, title="Evidence lower bound", up="bound", label=status)
 
     def __repr__(self) -> str:
         ended = "" if self.converged else ", interrupted" if self.interrupted else ", not converged"

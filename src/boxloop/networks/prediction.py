@@ -136,7 +136,7 @@ class RegressionPrediction:
             name: of the column.
             ax: where to draw; a new figure, ``axes.figure``, if None.
         """
-        from boxloop.figures import numbers_over_column
+        from boxloop.figures import regression_bands
 
         shape = self.mean.shape
         observed = None if y is None else check_targets(y, shape)[:, output]
@@ -145,7 +145,7 @@ class RegressionPrediction:
             value.reshape(shape[0], -1)[:, output] for value in (self.mean, self.epistemic_std, outer)
         )
         rows = as_rows(X).double().cpu().numpy()
-        return numbers_over_column(rows, mean, inner, outer, observed, column=column, name=name, ax=ax)
+        return regression_bands(rows, mean, inner, outer, observed, column=column, name=name, ax=ax)
 
     def __str__(self) -> str:
         rows, m = len(self.mean), len(self.outputs)
@@ -247,14 +247,16 @@ class ClassificationPrediction:
             names: of the classes.
             ax: where to draw; a new figure, ``axes.figure``, if None.
         """
-        from boxloop.figures import classes_over_column
+        from boxloop.figures import class_probability_bands
 
         low, high = _weighted_central_range(
             np.exp(self._network_log_probability), self.allocation.weight, 0.9
         )
         labels = list(names) or [f"class {place}" for place in range(self.outputs.shape[2])]
         rows = as_rows(X).double().cpu().numpy()
-        return classes_over_column(rows, self.probability, low, high, labels, column=column, name=name, ax=ax)
+        return class_probability_bands(
+            rows, self.probability, low, high, labels, column=column, name=name, ax=ax
+        )
 
     def __str__(self) -> str:
         m, n, c = self.outputs.shape

@@ -234,7 +234,7 @@ def _draw_posterior(found: NetworkFindings) -> Iterator[Picture]:
         alt = f"Outputs have {audit.last_layer.output_ratio:.2g} times the variance of the exact posterior."
         yield Picture("last", _render_png(audit.last_layer.plot()), caption, alt)
     losses = found.network.history_["loss"]
-    axes = figures.trace(losses, title="Training, then collecting", up="loss", told="the last")
+    axes = figures.trace(losses, title="Training, then collecting", up="loss", label="the last")
     axes.set_xlabel("epoch")
     yield Picture(
         "loss", _render_png(axes), "The mean loss of each epoch.", f"Loss over {len(losses)} epochs."

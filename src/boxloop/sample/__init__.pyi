@@ -7,14 +7,13 @@ from .adapt import (
     PositionMoments as PositionMoments,
     TrajectoryLength as TrajectoryLength,
     Tuner as Tuner,
-    fit_whole_steps as fit_whole_steps,
+    round_to_whole_steps as round_to_whole_steps,
 )
 from .annealing import (
     Annealing,
     AnnealingPath as AnnealingPath,
     KernelFactory as KernelFactory,
     Ladder,
-    LogDensity as LogDensity,
     WeightedDraws as WeightedDraws,
     annealed_importance,
     choose_temperatures,
@@ -23,12 +22,12 @@ from .checks import (
     JointCheck,
     KernelCheck,
     RankCheck,
-    antisymmetric as antisymmetric,
     check_joint,
     check_ranks,
     check_reversible,
+    compute_z_scores as compute_z_scores,
+    evaluate_antisymmetric_functions as evaluate_antisymmetric_functions,
     transition,
-    z_scores as z_scores,
 )
 from .compilation import (
     CompiledSteps as CompiledSteps,
@@ -45,15 +44,15 @@ from .diagnostics import (
     R_HAT_LIMIT as R_HAT_LIMIT,
     diagnose as diagnose,
 )
-from .draws import Draws, SampleWarning
-from .factor_posterior import FactorPosterior, align as align, sample_factors
+from .draws import Draws, SampleWarning, select_spaced_indices as select_spaced_indices
+from .factor_posterior import FactorPosterior, align_loadings as align_loadings, sample_factors
 from .kernels.factor_gibbs import (
     FactorConditional as FactorConditional,
     Factors as Factors,
     Scatter as Scatter,
     draw_latent_sums as draw_latent_sums,
     factor_conditional as factor_conditional,
-    gibbs_factor as gibbs_factor,
+    make_factor_kernel as make_factor_kernel,
     pack_factors as pack_factors,
     shift_factors as shift_factors,
     start_factors as start_factors,
@@ -63,46 +62,46 @@ from .kernels.gibbs import Gibbs, restrict_to_support as restrict_to_support
 from .kernels.hmc import HMC, OUTER as OUTER, TrajectoryEnd as TrajectoryEnd
 from .kernels.independent import Independent, MetropolisHastings
 from .kernels.mala import MALA
-from .kernels.metric import (
-    Metric as Metric,
-    apply_metric_transpose as apply_metric_transpose,
-    make_factor as make_factor,
-)
 from .kernels.metropolis import (
     RULES as RULES,
+    Metric as Metric,
     RuleName as RuleName,
-    metropolis as metropolis,
-    select_chains as select_chains,
+    apply_metric_transpose as apply_metric_transpose,
+    make_metric as make_metric,
+    make_metropolis_kernel as make_metropolis_kernel,
+    select_accepted as select_accepted,
 )
 from .kernels.mixture_gibbs import (
     TILE_ENTRIES as TILE_ENTRIES,
     MixtureRows as MixtureRows,
-    gibbs_mixture as gibbs_mixture,
-    natural_parameters as natural_parameters,
+    compute_natural_parameters as compute_natural_parameters,
+    make_mixture_kernel as make_mixture_kernel,
     pack_mixture as pack_mixture,
     start_mixture as start_mixture,
-    sweep as sweep,
+    sweep_rows as sweep_rows,
     unpack_mixture as unpack_mixture,
 )
 from .kernels.pseudo_marginal import PseudoMarginal
 from .kernels.random_walk import RandomWalk
-from .mixture_posterior import OCCUPIED_DRAWS as OCCUPIED_DRAWS, MixturePosterior, sample_mixture
-from .posterior import latent_target, parameter_target, sample_latent, sample_parameters
-from .relabelling import (
+from .mixture_posterior import (
+    OCCUPIED_DRAWS as OCCUPIED_DRAWS,
+    MixturePosterior,
     Relabelling as Relabelling,
     assign_labels as assign_labels,
-    component_probabilities as component_probabilities,
-    count_occupied as count_occupied,
-    relabel as relabel,
-    similarity_matrix as similarity_matrix,
+    compute_component_probabilities as compute_component_probabilities,
+    compute_similarity_matrix as compute_similarity_matrix,
+    count_occupied_components as count_occupied_components,
+    relabel_draws as relabel_draws,
+    sample_mixture,
 )
+from .posterior import latent_target, parameter_target, sample_latent, sample_parameters
 from .sampler import STATES as STATES, sample_density
-from .summary import spaced_indices as spaced_indices
 from .target import (
+    LogDensity as LogDensity,
     ParameterSpace as ParameterSpace,
     Target,
+    disable_validation as disable_validation,
     make_target as make_target,
-    without_validation as without_validation,
 )
 
 __all__ = [

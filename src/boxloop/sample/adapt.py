@@ -34,7 +34,7 @@ from torch import Tensor
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel, Path
 from boxloop.sample.kernels.hmc import HMC, MAX_GRADIENTS, TrajectoryEnd, is_divergent
-from boxloop.sample.kernels.metric import Metric, make_factor, narrowest_width
+from boxloop.sample.kernels.metropolis import Metric, make_metric, measure_narrowest_width
 from boxloop.sample.target import Target
 from boxloop.tree import Tree
 
@@ -87,7 +87,7 @@ curved. Estimates from few chains would leave both bounds."""
 
 
 @runtime_checkable
-class Tunable(Protocol):
+class TunableAlgorithm(Protocol):
     """An algorithm whose steps warm-up can tune: those with a ``scale`` of None."""
 
     scale: Any
@@ -116,13 +116,13 @@ class PositionMoments(Tree):
     covariance: Tensor
 
     @classmethod
-    def of(cls, rows: Tensor, dense: bool) -> Self:
+    def from_positions(cls, rows: Tensor, dense: bool) -> Self:
         """Those of rows (n, d)."""
         mean = rows.mean(0)
         centred = rows - mean
         return cls(mean, centred.mT @ centred / len(rows) if dense else centred.square().mean(0))
 
-    def pooled_with(self, other: PositionMoments, share: float) -> Self:
+    def pool_with(self, other: PositionMoments, share: float) -> Self:
         """What, averaged into ``other`` with this share, gives the covariance of both samples pooled."""
         difference = self.mean - other.mean
         between = torch.outer(difference, difference) if self.covariance.dim() == 2 else difference.square()
@@ -131,24 +131,16 @@ class PositionMoments(Tree):
 
 @dataclass(frozen=True)
 class TrajectoryLength(Tree):
-    """State of the tuning of the length of trajectories.
+    """State of the tuning of the length of trajectories."""
 
-    Args:
-        log_length: log T, of the next trajectories.
-        averaged: average of the later log T.
-        slope: running average of dC / d log T.
-        criterion: running average of C.
-        updates: made so far.
-    """
-
-    log_length: float
-    averaged: float
-    slope: float = 0.0
-    criterion: float = 0.0
-    updates: int = 0
+    log_length: float  # log T, of the next trajectories
+    averaged: float  # average of the later log T
+    slope: float = 0.0  # running average of dC / d log T
+    criterion: float = 0.0  # running average of C
+    updates: int = 0  # made so far
 
     @classmethod
-    def of(cls, length: float) -> Self:
+    def from_length(cls, length: float) -> Self:
         """Before the first update."""
         return cls(math.log(length), math.log(length))
 
@@ -156,7 +148,7 @@ class TrajectoryLength(Tree):
         """After a path of trajectories; distances are from the centre, or from the chains' mean without one."""
         assert path.log_ratio is not None
         found = [
-            measure_criterion(*ends, metric, centre)
+            measure_chees_criterion(*ends, metric, centre)
             for ends in zip(path.details, path.log_ratio, strict=True)
         ]
         slope = MEMORY * self.slope + sum(slope for slope, _ in found) / len(found)
@@ -170,7 +162,7 @@ class TrajectoryLength(Tree):
         return type(self)(log_length, averaged, slope, criterion, updates)
 
 
-def measure_criterion(
+def measure_chees_criterion(
     end: TrajectoryEnd, log_ratio: Tensor, metric: Tensor, centre: Tensor | None
 ) -> tuple[float, float]:
     """dC / d log T and C of one trajectory of every chain; one with a non-finite end has weight zero."""
@@ -195,59 +187,40 @@ def _whiten(rows: Tensor, metric: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class TuningState(Tree):
-    """State of the warm-up.
+    """State of the warm-up."""
 
-    Args:
-        log_scale: of the next steps.
-        metric: of the next steps; None before the first window has closed.
-        centre: mean of the positions behind the metric.
-        averaged: average of the last log-scales.
-        n_averaged: number of these.
-        moments: running average over the open window.
-        n_positions: positions in it.
-        updates: of the scale, since the metric last changed.
-        trajectory: length of trajectories, if the algorithm has any to tune.
-    """
-
-    log_scale: float
-    metric: Tensor | None = None
-    centre: Tensor | None = None
-    averaged: float = 0.0
-    n_averaged: int = 0
-    moments: Running[PositionMoments] = field(default_factory=Running)
-    n_positions: int = 0
-    updates: int = 0
-    trajectory: TrajectoryLength | None = None
+    log_scale: float  # of the next steps
+    metric: Tensor | None = None  # of the next steps; None before the first window has closed
+    centre: Tensor | None = None  # mean of the positions behind the metric
+    averaged: float = 0.0  # average of the last log-scales
+    n_averaged: int = 0  # number of these
+    moments: Running[PositionMoments] = field(default_factory=Running)  # running average over the open window
+    n_positions: int = 0  # positions in it
+    updates: int = 0  # of the scale, since the metric last changed
+    trajectory: TrajectoryLength | None = None  # length of trajectories, if the algorithm has any to tune
 
 
 @dataclass(frozen=True, eq=False)
 class Tuner:
-    """The tuning of an algorithm over a warm-up.
+    """The tuning of an algorithm over a warm-up."""
 
-    Args:
-        algorithm: that is tuned.
-        columns: d.
-        steps: of the whole warm-up.
-        chains: c.
-    """
+    algorithm: Any  # that is tuned
+    columns: int  # d
+    steps: int  # of the whole warm-up
+    chains: int  # c
 
-    algorithm: Any
-    columns: int
-    steps: int
-    chains: int
-
-    def begin(self) -> TuningState:
+    def make_initial_state(self) -> TuningState:
         """The state before the first step."""
         first = self.algorithm.initial_scale(self.columns)
         tunes_length = isinstance(self.algorithm, HMC) and self.algorithm.trajectory is None
-        trajectory = TrajectoryLength.of(5.0 * first) if tunes_length else None
+        trajectory = TrajectoryLength.from_length(5.0 * first) if tunes_length else None
         return TuningState(math.log(first), self.algorithm.metric, trajectory=trajectory)
 
-    def algorithm_after(self, tuning: TuningState, steps: int) -> Any:
+    def make_tuned_algorithm(self, tuning: TuningState, steps: int) -> Any:
         """The algorithm as tuned after a number of steps; fixed once warm-up is over."""
         over = steps >= self.steps
         log_scale = tuning.averaged if over and tuning.n_averaged else tuning.log_scale
-        factor = self._step_factor(steps)
+        factor = self._compute_step_factor(steps)
         if tuning.trajectory is None:
             # A step is no longer than a trajectory of given length, which could be half a turn and mix badly.
             given = self.algorithm.trajectory if isinstance(self.algorithm, HMC) else None
@@ -256,12 +229,12 @@ class Tuner:
         length = math.exp(tuning.trajectory.averaged if over else tuning.trajectory.log_length)
         known = self.algorithm.metric is not None or steps >= WINDOWS[-1] * self.steps
         most = MAX_GRADIENTS if known else FIRST_GRADIENTS
-        scale, length = fit_whole_steps(math.exp(log_scale), length, self.algorithm.stages, most)
+        scale, length = round_to_whole_steps(math.exp(log_scale), length, self.algorithm.stages, most)
         algorithm = self.algorithm.with_steps(factor * scale, tuning.metric)
         return replace(algorithm, trajectory=factor * length)
 
     @property
-    def block(self) -> int:
+    def steps_per_update(self) -> int:
         """Steps between two updates."""
         return max(1, PROPOSALS // self.chains)
 
@@ -275,77 +248,81 @@ class Tuner:
         else:
             acceptance = float(chance.mean())
         if tuning.trajectory is not None:  # The scale of the steps made differs, as their number is whole.
-            excess = tuning.log_scale - math.log(self.algorithm_after(tuning, before).scale)
+            excess = tuning.log_scale - math.log(self.make_tuned_algorithm(tuning, before).scale)
             acceptance -= ACCEPTANCE_SLOPE * excess
         if self.algorithm.metric is None:
-            if any(self._crosses(before, after, share) for share in WINDOWS):
-                tuning = self._close_window(tuning)
-            if self._crosses(before, after, METRIC_CHECK):
-                tuning = self._check_metric(tuning)
+            if any(self._crosses_share_of_warmup(before, after, share) for share in WINDOWS):
+                tuning = self._adopt_window_metric(tuning)
+            if self._crosses_share_of_warmup(before, after, METRIC_CHECK):
+                tuning = self._renew_narrow_metric(tuning)
             if WINDOWS[0] * self.steps <= after <= METRIC_CHECK * self.steps:
                 tuning = self.average_positions(tuning, path)
-        if self._step_factor(before) < 1.0:
+        if self._compute_step_factor(before) < 1.0:
             return tuning
         if tuning.trajectory is not None:
-            tuning = replace(tuning, trajectory=self._move_length(tuning, tuning.trajectory, path))
-        return self._move_scale(tuning, acceptance, averaging=after > AVERAGED_AFTER * self.steps)
+            tuning = replace(tuning, trajectory=self._update_length(tuning, tuning.trajectory, path))
+        return self._update_scale(tuning, acceptance, averaging=after > AVERAGED_AFTER * self.steps)
 
     def average_positions(self, tuning: TuningState, path: Path) -> TuningState:
         """The tuning with the positions of a path in its running covariance."""
         rows = path.position.reshape(-1, self.columns)
         dense = self.columns <= DENSE_COLUMNS if self.algorithm.dense is None else self.algorithm.dense
-        moments = PositionMoments.of(rows, dense)
+        moments = PositionMoments.from_positions(rows, dense)
         if tuning.moments.value is not None:
-            moments = moments.pooled_with(tuning.moments.value, PLAIN_AVERAGE(tuning.moments.count + 1))
+            moments = moments.pool_with(tuning.moments.value, PLAIN_AVERAGE(tuning.moments.count + 1))
         average = tuning.moments.update(moments, PLAIN_AVERAGE)
         return replace(tuning, moments=average, n_positions=tuning.n_positions + len(rows))
 
-    def _step_factor(self, steps: int) -> float:
+    def _compute_step_factor(self, steps: int) -> float:
         """Factor of the step length of the block that begins here; 1 for three blocks in four."""
-        turn, place = divmod(steps // self.block, 4)
+        turn, place = divmod(steps // self.steps_per_update, 4)
         short = place == 3 and steps < SHORT_STEPS_UNTIL * self.steps
         return SHORT_STEPS[turn % len(SHORT_STEPS)] if short else 1.0
 
-    def _crosses(self, before: int, after: int, share: float) -> bool:
+    def _crosses_share_of_warmup(self, before: int, after: int, share: float) -> bool:
         return before < math.ceil(share * self.steps) <= after
 
-    def _close_window(self, tuning: TuningState) -> TuningState:
+    def _adopt_window_metric(self, tuning: TuningState) -> TuningState:
         """The metric of the window that ends; scales have other units from now on, and start over."""
         if tuning.moments.value is None:
             return tuning
-        metric = make_factor(tuning.moments.value.covariance, tuning.n_positions)
+        metric = make_metric(tuning.moments.value.covariance, tuning.n_positions)
         if metric is None:
             return tuning
         first = math.log(self.algorithm.initial_scale(self.columns))
-        trajectory = None if tuning.trajectory is None else TrajectoryLength.of(SHORTEST)
+        trajectory = None if tuning.trajectory is None else TrajectoryLength.from_length(SHORTEST)
         return TuningState(first, metric, tuning.moments.value.mean, trajectory=trajectory)
 
-    def _check_metric(self, tuning: TuningState) -> TuningState:
+    def _renew_narrow_metric(self, tuning: TuningState) -> TuningState:
         """The metric of the last window, or of the positions since then if these are far narrower."""
         if tuning.metric is None or tuning.moments.value is None:
             return tuning
-        later = make_factor(tuning.moments.value.covariance, tuning.n_positions)
-        if later is None or narrowest_width(later, tuning.metric) >= NARROWED:
+        later = make_metric(tuning.moments.value.covariance, tuning.n_positions)
+        if later is None or measure_narrowest_width(later, tuning.metric) >= NARROWED:
             return tuning
-        return self._close_window(tuning)
+        return self._adopt_window_metric(tuning)
 
-    def _move_length(self, tuning: TuningState, trajectory: TrajectoryLength, path: Path) -> TrajectoryLength:
+    def _update_length(
+        self, tuning: TuningState, trajectory: TrajectoryLength, path: Path
+    ) -> TrajectoryLength:
         if tuning.metric is not None:
             return trajectory.update(path, tuning.metric, tuning.centre, (SHORTEST, LONGEST))
         scale = math.exp(tuning.log_scale)
         bounds = self.algorithm.stages * scale, FIRST_GRADIENTS * scale
         return trajectory.update(path, torch.ones_like(path.position[0, 0]), None, bounds)
 
-    def _move_scale(self, tuning: TuningState, acceptance: float, averaging: bool) -> TuningState:
+    def _update_scale(self, tuning: TuningState, acceptance: float, averaging: bool) -> TuningState:
         updates = tuning.updates + 1
         goal = self.algorithm.target_acceptance(self.columns)
         log_scale = tuning.log_scale + 2.0 * updates**-0.5 * (acceptance - goal)
-        count = tuning.n_averaged + (averaging and updates * self.block > METRIC_DELAY * self.steps)
+        count = tuning.n_averaged + (
+            averaging and updates * self.steps_per_update > METRIC_DELAY * self.steps
+        )
         averaged = tuning.averaged + (log_scale - tuning.averaged) / count if count else tuning.averaged
         return replace(tuning, log_scale=log_scale, updates=updates, averaged=averaged, n_averaged=count)
 
 
-def fit_whole_steps(scale: float, length: float, stages: int, most: int) -> tuple[float, float]:
+def round_to_whole_steps(scale: float, length: float, stages: int, most: int) -> tuple[float, float]:
     """Scale and length of trajectories such that a whole number of steps makes up the length, at the nearest scale."""
     length = min(length, most * scale)
     steps = max(1, round(length / (stages * scale)))

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Generator, Tensor
@@ -26,14 +27,17 @@ from torch import Generator, Tensor
 from boxloop.chain import Kernel, advance
 from boxloop.concerns import warn_each
 from boxloop.numeric import RandomState, generator, single_threaded
+from boxloop.sample.target import LogDensity
 from boxloop.types import Distribution
 
-LogDensity = Callable[[Tensor], Tensor]
 KernelFactory = Callable[[LogDensity, float], Kernel]
 """Makes a kernel that leaves a log-density invariant, with steps of a given scale."""
 
 LEAST_ESS, LEAST_SHARE = 30.0, 0.02
 """Effective sample size, and share of all draws, below which few weights dominate the estimate."""
+
+MAX_TEMPERATURES = 1000
+"""Most temperatures that are chosen."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,9 @@ class Ladder:
     scales: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.temperatures, self.temperatures[1:]))
-        if (
-            len(self.temperatures) < 2
-            or not rising
-            or (self.temperatures[0], self.temperatures[-1]) != (0, 1)
-        ):
+        betas = self.temperatures
+        is_rising = all(a < b for a, b in pairwise(betas))
+        if len(betas) < 2 or not is_rising or (betas[0], betas[-1]) != (0, 1):
             raise ValueError(f"temperatures must rise from 0 to 1, got {self.temperatures}")
         if len(self.scales) != len(self.temperatures) - 1 or not all(scale > 0 for scale in self.scales):
             raise ValueError("every temperature but the first needs a positive scale")
@@ -87,15 +88,10 @@ class Ladder:
 
 @dataclass(frozen=True)
 class WeightedDraws:
-    """Weighted draws of annealed chains.
+    """Weighted draws of annealed chains."""
 
-    Args:
-        position: (c, d), independent of one another.
-        log_weight: (c,); the mean weight estimates the normalising constant.
-    """
-
-    position: Tensor
-    log_weight: Tensor
+    position: Tensor  # (c, d), independent of one another
+    log_weight: Tensor  # (c,); the mean weight estimates the normalising constant
 
     @property
     def log_mean(self) -> float:
@@ -137,19 +133,12 @@ class WeightedDraws:
 
 @dataclass(frozen=True)
 class AnnealingPath:
-    """The path of densities from a base to a density, and how chains move along it.
+    """The path of densities from a base to a density, and how chains move along it."""
 
-    Args:
-        log_density: log f.
-        base: b.
-        kernels: (log-density, scale) -> kernel.
-        steps: of a kernel at each temperature.
-    """
-
-    log_density: LogDensity
-    base: Distribution
-    kernels: KernelFactory
-    steps: int = 1
+    log_density: LogDensity  # log f
+    base: Distribution  # b
+    kernels: KernelFactory  # (log-density, scale) -> kernel
+    steps: int = 1  # of a kernel at each temperature
 
     def log_density_at(self, beta: float) -> LogDensity:
         """(1 - beta) log b + beta log f; at the ends the other density is not evaluated, as it may be infinite."""
@@ -160,11 +149,7 @@ class AnnealingPath:
         return lambda x: (1.0 - beta) * self.base.log_prob(x)[0] + beta * self.log_density(x)
 
     def log_ratio(self, position: Tensor) -> Tensor:
-        """log f - log b of each chain, (c,).
-
-        Raises:
-            ValueError: it is NaN or plus infinity.
-        """
+        """log f - log b of each chain, (c,)."""
         with torch.no_grad():
             found = self.log_density(position) - self.base.log_prob(position)[0]
         bad = torch.isnan(found) | (found == torch.inf)
@@ -175,18 +160,18 @@ class AnnealingPath:
             )
         return found
 
-    def anneal(
+    def anneal_chains(
         self, position: Tensor, ladder: Ladder, stream: Generator, *, backwards: bool = False
     ) -> WeightedDraws:
         """Move chains along all temperatures, and collect their weights."""
         log_weight = position.new_zeros(len(position))
-        for before, after, scale in _increments(ladder, backwards):
+        for before, after, scale in _iterate_increments(ladder, backwards):
             log_weight = log_weight + (after - before) * self.log_ratio(position)
             kernel = self.kernels(self.log_density_at(after), scale)
             position = advance(kernel, kernel.init(position), self.steps, stream).chains.position
         return WeightedDraws(position, log_weight)
 
-    def tune(
+    def tune_scale(
         self, position: Tensor, beta: float, scale: float, target_acceptance: float, stream: Generator
     ) -> tuple[Tensor, float]:
         """Chains a few steps later, and the scale of the wanted acceptance rate."""
@@ -200,19 +185,14 @@ class AnnealingPath:
         return position, scale
 
 
-def _increments(ladder: Ladder, backwards: bool) -> Iterator[tuple[float, float, float]]:
-    """(temperature before, temperature after, scale) of every increment.
-
-    Backwards, the kernel at a temperature is the one that led up to it, and that at 0 is the last one's.
-    """
+def _iterate_increments(ladder: Ladder, backwards: bool) -> Iterator[tuple[float, float, float]]:
+    """(temperature before, temperature after, scale) of every increment."""
     betas, scales = ladder.temperatures, (ladder.scales[0], *ladder.scales)
-    if backwards:
+    if (
+        backwards
+    ):  # The kernel at a temperature is the one that led up to it, and that at 0 is the last one's.
         betas, scales = betas[::-1], scales[::-1]
     yield from zip(betas, betas[1:], scales[1:])
-
-
-MAX_TEMPERATURES = 1000
-"""Most temperatures that are chosen."""
 
 
 @dataclass(frozen=True)
@@ -287,11 +267,11 @@ def annealed_importance(
     ladder = Ladder.sigmoid(temperatures) if isinstance(temperatures, int) else temperatures
     stream = generator(random_state, base.mean.device)
     path = AnnealingPath(log_density, base, kernels, steps)
-    forward = path.anneal(base.draw(chains, stream)[0], ladder, stream)
+    forward = path.anneal_chains(base.draw(chains, stream)[0], ladder, stream)
     concerns = list(forward.find_concerns("from the base"))
     upper = upper_error = None
     if draws is not None:
-        backward = path.anneal(draws, ladder, stream, backwards=True)
+        backward = path.anneal_chains(draws, ladder, stream, backwards=True)
         concerns += backward.find_concerns("from the draws")
         upper, upper_error = -backward.log_mean, backward.error
     warn_each(concerns, UserWarning)
@@ -365,21 +345,21 @@ def choose_temperatures(
     while betas[-1] < 1.0:
         log_ratio = path.log_ratio(position)
         betas.append(
-            next(given, 1.0) if given is not None else _largest_temperature(log_ratio, betas[-1], ess_share)
+            next(given, 1.0) if given is not None else _find_next_temperature(log_ratio, betas[-1], ess_share)
         )
         weighted = WeightedDraws(position, (betas[-1] - betas[-2]) * log_ratio)
         position = weighted.resample(len(position), stream)  # a pilot need not be unbiased
-        position, tuned = path.tune(position, betas[-1], scales[-1], target_acceptance, stream)
+        position, tuned = path.tune_scale(position, betas[-1], scales[-1], target_acceptance, stream)
         scales.append(tuned)
         if len(scales) > MAX_TEMPERATURES:
             raise ValueError(f"{MAX_TEMPERATURES} temperatures do not lead from the base to the density")
     return Ladder(tuple(betas), tuple(scales[1:]))
 
 
-def _largest_temperature(log_ratio: Tensor, beta: float, ess_share: float) -> float:
+def _find_next_temperature(log_ratio: Tensor, beta: float, ess_share: float) -> float:
     """The next temperature, by bisection."""
 
-    def share(after: float) -> float:
+    def effective_share(after: float) -> float:
         part = ((after - beta) * log_ratio).softmax(0)
         return float(1.0 / (len(part) * part.square().sum()))
 
@@ -387,10 +367,10 @@ def _largest_temperature(log_ratio: Tensor, beta: float, ess_share: float) -> fl
         raise ValueError(
             "the density is zero at nine in ten draws of the base: choose a base that lies within it"
         )
-    if share(1.0) >= ess_share:
+    if effective_share(1.0) >= ess_share:
         return 1.0
     low, high = beta, 1.0
     for _ in range(40):
         middle = 0.5 * (low + high)
-        low, high = (middle, high) if share(middle) >= ess_share else (low, middle)
+        low, high = (middle, high) if effective_share(middle) >= ess_share else (low, middle)
     return max(low, beta + 1e-6)

@@ -133,10 +133,10 @@ def check_reversible(
     with torch.no_grad():
         start = kernel.init(distribution(chains, stream))
         path = advance(kernel, start, steps, stream)
-    evaluate = functions or default_functions
+    evaluate = functions or evaluate_default_functions
     before, after = evaluate(start.position).double(), evaluate(path.chains.position).double()
-    invariance = z_scores(after - before)
-    balance = z_scores(antisymmetric(before, after))
+    invariance = compute_z_scores(after - before)
+    balance = compute_z_scores(evaluate_antisymmetric_functions(before, after))
     tests = len(invariance) + len(balance)
     limit = float(stats.norm.isf(0.5 * level / tests))
     both = torch.cat([invariance, balance])
@@ -164,13 +164,13 @@ def transition(kernel: Kernel, states: Tensor, moves: Sequence[tuple[Any, float]
         if kernel.chance is not None:
             assert info.log_ratio is not None
             chance = kernel.chance(info.log_ratio).double().nan_to_num(nan=0.0)
-        ends = torch.where(chance > 0, _find_states(after, states), rows)
+        ends = torch.where(chance > 0, _find_state_indices(after, states), rows)
         matrix[rows, ends] += probability * chance
         matrix[rows, rows] += probability * (1.0 - chance)
     return matrix
 
 
-def _find_states(chains: Chains, states: Tensor) -> Tensor:
+def _find_state_indices(chains: Chains, states: Tensor) -> Tensor:
     """Index of each chain's state; a position that is not among the states is an error."""
     distance = (chains.position[:, None] - states).abs().amax(2)
     nearest, index = distance.min(1)
@@ -182,19 +182,19 @@ def _find_states(chains: Chains, states: Tensor) -> Tensor:
     return index
 
 
-def default_functions(position: Tensor) -> Tensor:
+def evaluate_default_functions(position: Tensor) -> Tensor:
     """Columns, their squares, and products of neighbouring columns."""
     neighbours = position[:, :-1] * position[:, 1:]
     return torch.cat([position, position.square(), neighbours], 1)
 
 
-def antisymmetric(before: Tensor, after: Tensor) -> Tensor:
+def evaluate_antisymmetric_functions(before: Tensor, after: Tensor) -> Tensor:
     """Functions of both ends, (n, f) each, that change sign when the ends are exchanged."""
     crossed = before * after.roll(1, 1) - after * before.roll(1, 1)
     return torch.cat([crossed, (after - before) ** 3], 1)
 
 
-def z_scores(rows: Tensor) -> Tensor:
+def compute_z_scores(rows: Tensor) -> Tensor:
     """Absolute mean of each column in units of its standard error; 0 for a column of zeros."""
     error = rows.std(0) / np.sqrt(len(rows))
     mean = rows.mean(0)
@@ -233,7 +233,7 @@ def check_joint(
     chains: int = 5000,
     iterations: int = 10,
     steps: int = 1,
-    functions: Callable[[Tensor], Tensor] | None = None,
+    functions: Functions | None = None,
     level: float = 1e-3,
     random_state: RandomState = 0,
     device: torch.device | str = "cpu",
@@ -255,7 +255,7 @@ def check_joint(
     Example:
         >>> import torch
         >>> from boxloop.sample import RandomWalk, Target, check_joint
-        >>> def posterior(data):
+        >>> def posterior(data):  # of a normal mean with a normal prior
         ...     return RandomWalk(scale=1.0).kernel(
         ...         Target(lambda theta: -0.5 * (theta**2).sum(1) - 0.5 * ((data - theta) ** 2).sum(1))
         ...     )
@@ -272,8 +272,8 @@ def check_joint(
         for _ in range(iterations):
             kernel = posterior(simulate(theta, stream))
             theta = advance(kernel, kernel.init(theta), steps, stream).chains.position
-    describe = functions or default_functions
-    z = z_scores(describe(theta).double() - describe(first).double())
+    evaluate = functions or evaluate_default_functions
+    z = compute_z_scores(evaluate(theta).double() - evaluate(first).double())
     return JointCheck(z, float(stats.norm.isf(0.5 * level / len(z))))
 
 
@@ -347,30 +347,24 @@ def check_ranks(
     """Simulation-based calibration (Talts et al. 2018) with chains that run both ways from the true parameters.
 
     Args:
-        prior: (n, stream) -> parameters (n, d), unconstrained.
-        simulate: (parameters, stream) -> data, with a leading axis of simulations.
-        posterior: data -> the kernel whose chain i has the posterior of data i. It must be reversible; otherwise
-            ranks are uniform only if ``thin`` makes draws independent.
+        prior: as in :func:`check_joint`, and so are the next two.
+        simulate: with a leading axis of simulations.
+        posterior: must be reversible; otherwise ranks are uniform only if ``thin`` makes draws independent.
         simulations: number of simulated data sets.
         draws: of each, besides the true parameters.
         thin: steps from one draw to the next. The test has more power with larger steps.
         bins: of the test.
         level: probability that a correct sampler fails.
         random_state: seed or generator.
-        device: of the stream that is passed to all three.
+        device: of the stream that is passed to all three functions.
 
     Example:
         >>> import torch
         >>> from boxloop.sample import MALA, Target, check_ranks
-        >>> def posterior(data):
-        ...     return MALA(scale=1.0).kernel(
-        ...         Target(lambda theta: -0.5 * (theta**2).sum(1) - 0.5 * ((data - theta) ** 2).sum(1))
-        ...     )
-        >>> check_ranks(
-        ...     prior=lambda n, stream: torch.randn(n, 1, generator=stream).double(),
-        ...     simulate=lambda theta, stream: theta + torch.randn(len(theta), 3, generator=stream),
-        ...     posterior=posterior,
-        ... ).passed
+        >>> prior = lambda n, stream: torch.randn(n, 1, generator=stream).double()
+        >>> simulate = lambda theta, stream: theta + torch.randn(len(theta), 1, generator=stream)
+        >>> density = lambda data: lambda theta: -0.5 * (theta**2 + (data - theta) ** 2)[:, 0]
+        >>> check_ranks(prior, simulate, lambda data: MALA(scale=1.0).kernel(Target(density(data)))).passed
         True
     """
     stream = generator(random_state, device)

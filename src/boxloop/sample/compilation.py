@@ -31,29 +31,24 @@ Advance = Callable[[Kernel, Chains, int, Generator], Path]
 
 
 class NoiseBlock(NamedTuple):
-    """The noise of a block of steps as a flat list of tensors.
+    """The noise of a block of steps as a flat list of tensors."""
 
-    Args:
-        tensors: each with a leading axis of steps.
-        shape: nested tuples of indices into ``tensors``, in the structure of one step's noise.
-    """
-
-    tensors: tuple[Tensor, ...]
-    shape: Any
+    tensors: tuple[Tensor, ...]  # each with a leading axis of steps
+    shape: Any  # nested tuples of indices into ``tensors``, in the structure of one step's noise
 
     @classmethod
-    def of(cls, noise: Any) -> NoiseBlock | None:
+    def from_noise(cls, noise: Any) -> NoiseBlock | None:
         """None if a part of the noise is not made of tensors."""
         tensors: list[Tensor] = []
         shape = _flatten_noise(noise, tensors)
         return None if shape is None else cls(tuple(tensors), shape)
 
     @staticmethod
-    def item(tensors: tuple[Tensor, ...], shape: Any, step: int) -> Any:
+    def select_step(tensors: tuple[Tensor, ...], shape: Any, step: int) -> Any:
         """One step's noise."""
         if isinstance(shape, int):
             return tensors[shape][step]
-        return tuple(NoiseBlock.item(tensors, part, step) for part in shape)
+        return tuple(NoiseBlock.select_step(tensors, part, step) for part in shape)
 
 
 def _flatten_noise(noise: Any, tensors: list[Tensor]) -> Any:
@@ -75,9 +70,11 @@ class StepResults(NamedTuple):
     auxiliary: tuple[Tensor, ...]
 
 
-def _unroll(kernel: Kernel, shape: Any, steps: int) -> Callable[[Chains, tuple[Tensor, ...]], StepResults]:
+def _unroll_steps(
+    kernel: Kernel, shape: Any, steps: int
+) -> Callable[[Chains, tuple[Tensor, ...]], StepResults]:
     def block(chains: Chains, tensors: tuple[Tensor, ...]) -> StepResults:
-        path = follow(kernel, chains, [NoiseBlock.item(tensors, shape, step) for step in range(steps)])
+        path = follow(kernel, chains, [NoiseBlock.select_step(tensors, shape, step) for step in range(steps)])
         assert path.log_ratio is not None
         return StepResults(path.position, path.log_density, path.log_ratio, path.chains.auxiliary)
 
@@ -91,10 +88,7 @@ def _to_path(ends: StepResults) -> Path:
 
 @dataclass(eq=False)
 class CompiledSteps:
-    """Blocks of steps through ``torch.compile``.
-
-    The first block of a kernel takes some twenty seconds. A kernel whose noise is not made of tensors alone is refused.
-    """
+    """Blocks of steps through ``torch.compile``; the first block of a kernel takes some twenty seconds."""
 
     blocks: dict[Kernel, Any] = field(default_factory=dict)
 
@@ -104,7 +98,7 @@ class CompiledSteps:
         compiled = steps - steps % UNROLLED
         block = max(UNROLLED, block_length(chains) // UNROLLED * UNROLLED)
         for done in range(0, compiled, block):
-            noise = NoiseBlock.of(kernel.noise(chains, min(block, compiled - done), stream))
+            noise = NoiseBlock.from_noise(kernel.noise(chains, min(block, compiled - done), stream))
             if noise is None:
                 raise ValueError(
                     "this kernel cannot be compiled, as its noise is not made of tensors alone: use mode='eager'"
@@ -119,14 +113,14 @@ class CompiledSteps:
 
     def _compile(self, kernel: Kernel, chains: Chains, noise: NoiseBlock) -> Any:
         if kernel not in self.blocks:
-            block = _unroll(kernel, noise.shape, UNROLLED)
-            self.blocks[kernel] = torch.compile(_copy_code(block), dynamic=False, fullgraph=True)
+            block = _unroll_steps(kernel, noise.shape, UNROLLED)
+            self.blocks[kernel] = torch.compile(_copy_function(block), dynamic=False, fullgraph=True)
             parts = tuple(tensor[:UNROLLED] for tensor in noise.tensors)
             check_compiled_steps(self.blocks[kernel](chains, parts), block(chains, parts))
         return self.blocks[kernel]
 
 
-def _copy_code(block: Any) -> Any:
+def _copy_function(block: Any) -> Any:
     """The function with a code object of its own: the compiler gives up after compiling one code object eight times."""
     code, closure = block.__code__.replace(), block.__closure__
     return FunctionType(code, block.__globals__, block.__name__, block.__defaults__, closure)
@@ -144,18 +138,10 @@ def check_compiled_steps(compiled: StepResults, eager: StepResults) -> None:
 
 @dataclass(eq=False)
 class GraphSteps:
-    """Blocks of steps as CUDA graphs.
-
-    A block whose noise is made of tensors alone is one graph. If numbers are a part of it, such as the steps of a
-    trajectory, a graph is one step with these numbers. A kernel that draws from the stream itself is run eagerly.
-
-    Args:
-        strict: whether a density that cannot be captured is an error, rather than a warning and run eagerly.
-        graphs: by kernel and shape.
-    """
+    """Blocks of steps as CUDA graphs; ``strict`` makes a density that cannot be captured an error, not a warning."""
 
     strict: bool = True
-    graphs: dict[Any, Any] = field(default_factory=dict)
+    graphs: dict[Any, Any] = field(default_factory=dict)  # by kernel and shape
 
     def __call__(self, kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Path:
         """As :func:`boxloop.chain.advance`."""
@@ -163,18 +149,18 @@ class GraphSteps:
         while steps > 0:
             count = min(steps, CAPTURED)
             raw = kernel.noise(chains, count, stream)
-            noise = NoiseBlock.of(raw)
-            if noise is not None:
-                block = _unroll(kernel, noise.shape, count)
-                paths.append(self._replay((kernel, count), block, chains, noise.tensors))
-            elif raw[0] is stream:
+            noise = NoiseBlock.from_noise(raw)
+            if noise is not None:  # one graph for all steps
+                block = _unroll_steps(kernel, noise.shape, count)
+                paths.append(self._replay_graph((kernel, count), block, chains, noise.tensors))
+            elif raw[0] is stream:  # a kernel that draws from the stream itself
                 paths.append(follow(kernel, chains, raw))
-            else:
-                paths.append(self._step_by_step(kernel, chains, raw))
+            else:  # numbers are a part of the noise, such as the steps of a trajectory: one graph for each of them
+                paths.append(self._run_step_by_step(kernel, chains, raw))
             chains, steps = paths[-1].chains, steps - count
         return paths[0] if len(paths) == 1 else join_paths(paths)
 
-    def _step_by_step(self, kernel: Kernel, chains: Chains, noise: Any) -> Path:
+    def _run_step_by_step(self, kernel: Kernel, chains: Chains, noise: Any) -> Path:
         paths = []
         for item in noise:
             tensors: list[Tensor] = []
@@ -185,20 +171,20 @@ class GraphSteps:
                 assert path.log_ratio is not None
                 return StepResults(path.position, path.log_density, path.log_ratio, path.chains.auxiliary)
 
-            paths.append(self._replay((kernel, shape), block, chains, tuple(tensors)))
+            paths.append(self._replay_graph((kernel, shape), block, chains, tuple(tensors)))
             chains = paths[-1].chains
         return join_paths(paths)
 
-    def _replay(self, key: Any, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Path:
+    def _replay_graph(self, key: Any, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Path:
         if key not in self.graphs:
-            self.graphs[key] = self._capture(block, chains, tensors)
+            self.graphs[key] = self._capture_graph(block, chains, tensors)
         return _to_path(self.graphs[key](chains, tensors))
 
-    def _capture(self, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Any:
+    def _capture_graph(self, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> Any:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UserWarning)  # A failed capture is an error too.
-                return _Graph.of(block, chains, tensors)
+                return _CapturedGraph.capture(block, chains, tensors)
         except RuntimeError as error:
             reason = str(error.__context__ or error).splitlines()[0]
             if self.strict:
@@ -212,7 +198,7 @@ class GraphSteps:
         return block
 
 
-class _Index(NamedTuple):
+class _TensorIndex(NamedTuple):
     """The index of a tensor among those of an item."""
 
     number: int
@@ -222,7 +208,7 @@ def extract_tensors(item: Any, tensors: list[Tensor]) -> Any:
     """An item with its tensors moved to a list and their indices in their place."""
     if isinstance(item, Tensor):
         tensors.append(item)
-        return _Index(len(tensors) - 1)
+        return _TensorIndex(len(tensors) - 1)
     if isinstance(item, tuple):
         parts = [extract_tensors(part, tensors) for part in item]
         return tuple(parts) if type(item) is tuple else type(item)(*parts)
@@ -231,7 +217,7 @@ def extract_tensors(item: Any, tensors: list[Tensor]) -> Any:
 
 def insert_tensors(shape: Any, tensors: tuple[Tensor, ...]) -> Any:
     """The inverse of :func:`extract_tensors`."""
-    if isinstance(shape, _Index):
+    if isinstance(shape, _TensorIndex):
         return tensors[shape.number]
     if isinstance(shape, tuple):
         parts = [insert_tensors(part, tensors) for part in shape]
@@ -240,7 +226,7 @@ def insert_tensors(shape: Any, tensors: tuple[Tensor, ...]) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class _Graph:
+class _CapturedGraph:
     """One captured block, with the memory of its inputs and outputs."""
 
     graph: Any
@@ -248,7 +234,7 @@ class _Graph:
     ends: StepResults
 
     @classmethod
-    def of(cls, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> _Graph:
+    def capture(cls, block: Any, chains: Chains, tensors: tuple[Tensor, ...]) -> _CapturedGraph:
         chains = Chains(
             chains.position.clone(), chains.log_density.clone(), tuple(k.clone() for k in chains.auxiliary)
         )

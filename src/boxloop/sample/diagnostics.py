@@ -19,7 +19,7 @@ from torch import Tensor
 
 from boxloop.numeric import format_above, join_words
 from boxloop.sample.kernels.hmc import DIVERGED
-from boxloop.sample.kernels.metric import make_factor, narrowest_width
+from boxloop.sample.kernels.metropolis import make_metric, measure_narrowest_width
 
 Array = NDArray[np.float64]
 
@@ -50,30 +50,19 @@ FEWEST_DRAWS, DRAWS_PER_COLUMN = 100, 10
 
 @dataclass(frozen=True, eq=False)
 class Diagnosis:
-    """Diagnostics of p quantities; NaN if not available.
+    """Diagnostics of p quantities; NaN if not available."""
 
-    Args:
-        r_hat: rank-normalised split R-hat, (p,); nested R-hat if chains share starts.
-        ess_bulk: effective sample size for the centre of the distribution, (p,).
-        ess_tail: effective sample size for its 5% and 95% quantiles, the smaller, (p,).
-        mcse: Monte Carlo standard error of the mean, (p,).
-        infinite: whether a draw is not finite, (p,).
-        constant_chains: chains in which the quantity never moves, (p,).
-        fixed: whether it is constant by its support, (p,); it is then not diagnosed.
-        n_chains: c.
-    """
-
-    r_hat: Array
-    ess_bulk: Array
-    ess_tail: Array
-    mcse: Array
-    infinite: NDArray[np.bool_]
-    constant_chains: NDArray[np.int64]
-    fixed: NDArray[np.bool_]
-    n_chains: int
+    r_hat: Array  # rank-normalised split R-hat, (p,); nested R-hat if chains share starts
+    ess_bulk: Array  # effective sample size for the centre of the distribution, (p,)
+    ess_tail: Array  # effective sample size for its 5% and 95% quantiles, the smaller, (p,)
+    mcse: Array  # Monte Carlo standard error of the mean, (p,)
+    infinite: NDArray[np.bool_]  # whether a draw is not finite, (p,)
+    constant_chains: NDArray[np.int64]  # chains in which the quantity never moves, (p,)
+    fixed: NDArray[np.bool_]  # whether it is constant by its support, (p,); it is then not diagnosed
+    n_chains: int  # c
 
     @property
-    def worst(self) -> int:
+    def worst_index(self) -> int:
         """Index of the quantity that mixes worst."""
         bad = self.infinite | (self.constant_chains > 0)
         if bad.any():
@@ -118,19 +107,7 @@ class Diagnosis:
 def diagnose(
     table: Array, superchains: int | None = None, fixed: NDArray[np.bool_] | None = None
 ) -> Diagnosis:
-    """Diagnose draws (c, n, p).
-
-    Args:
-        table: p quantities along the last axis.
-        superchains: number of groups of chains that began at the same point, in order.
-        fixed: which quantities are constant by their support, (p,); none when omitted.
-
-    Example:
-        >>> import numpy as np
-        >>> found = diagnose(np.random.default_rng(0).normal(size=(4, 500, 2)))
-        >>> found.concerns(("a", "b"))
-        ()
-    """
+    """Diagnose draws (c, n, p)."""
     stats: Any = import_module("arviz_stats.base").array_stats
 
     chains, draws, quantities = table.shape
@@ -168,16 +145,7 @@ def find_proposal_concerns(
     scaled: bool = True,
     may_be_short: bool = True,
 ) -> tuple[str, ...]:
-    """Concerns about the proposals of an algorithm, which need no diagnosis.
-
-    Args:
-        acceptance: mean acceptance probability of each chain, (c,).
-        nan_proposals: proposals of each chain whose ratio was not a number, (c,).
-        positions: (n, c, d).
-        interrupted: whether Ctrl-C ended sampling.
-        scaled: whether the algorithm has a scale.
-        may_be_short: whether a high acceptance means that steps are too short.
-    """
+    """Concerns about the proposals of an algorithm, which need no diagnosis."""
     found = []
     if interrupted:
         found.append(f"interrupted after {len(positions)} draws of each chain")
@@ -206,13 +174,7 @@ def find_proposal_concerns(
 
 
 def find_trajectory_concerns(diverging: Tensor | None, positions: Tensor, algorithm: Any) -> list[str]:
-    """Concerns about trajectories that diverge, or take many times the gradients they need.
-
-    Args:
-        diverging: whether a trajectory diverged between two draws, (n, c).
-        positions: (n, c, d).
-        algorithm: that made them, as tuned.
-    """
+    """Concerns about trajectories that diverge, or take many times the gradients they need."""
     found = []
     if diverging is not None and bool(diverging.any()):
         counts, scale = diverging.sum(0), getattr(algorithm, "scale", None)
@@ -224,7 +186,7 @@ def find_trajectory_concerns(diverging: Tensor | None, positions: Tensor, algori
             "Reparametrise (in a funnel, sample effects divided by their scale), pass the bounds of values as "
             f"support=, or pass kernel=dataclasses.replace(draws.algorithm, {smaller})"
         )
-    width = _narrowest_direction(positions, algorithm)
+    width = _measure_narrowest_direction(positions, algorithm)
     if width < NARROW:
         found.append(
             f"trajectories take {count_gradients(algorithm):.0f} gradients, some {1 / width:.0f} times as many as they "
@@ -242,7 +204,7 @@ def count_gradients(algorithm: Any) -> float:
     return trajectory / scale
 
 
-def _narrowest_direction(positions: Tensor, algorithm: Any) -> float:
+def _measure_narrowest_direction(positions: Tensor, algorithm: Any) -> float:
     """Smallest standard deviation within chains, in units of the metric; 1 if trajectories are short or draws few."""
     d, metric = positions.shape[2], getattr(algorithm, "metric", None)
     if metric is None or len(metric) != d or count_gradients(algorithm) < MANY_GRADIENTS:
@@ -251,5 +213,5 @@ def _narrowest_direction(positions: Tensor, algorithm: Any) -> float:
     if len(centred) < max(FEWEST_DRAWS, DRAWS_PER_COLUMN * d):
         return 1.0
     covariance = centred.mT @ centred / len(centred) if metric.dim() == 2 else centred.square().mean(0)
-    factor = make_factor(covariance, len(centred))
-    return 1.0 if factor is None else narrowest_width(factor, metric)
+    factor = make_metric(covariance, len(centred))
+    return 1.0 if factor is None else measure_narrowest_width(factor, metric)

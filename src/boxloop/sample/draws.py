@@ -1,18 +1,19 @@
-"""Draws of chains: values by name, summary, concerns, pictures."""
+"""Draws of chains: values by name, summary tables, concerns, pictures."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data import make_frame
+from boxloop.data import check_level, make_frame
 from boxloop.sample.diagnostics import (
     MANY_GRADIENTS,
     Array,
@@ -23,14 +24,15 @@ from boxloop.sample.diagnostics import (
     find_trajectory_concerns,
 )
 from boxloop.sample.kernels.hmc import HMC
-from boxloop.sample.summary import NO_DRAWS, format_html, standard_deviation, summarise_table
 from boxloop.sample.target import ParameterSpace, check_integer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+NO_DRAWS = "there are no draws: sampling was interrupted in warm-up"
+
 SHOWN = 20
-"""Quantities in the printed form."""
+"""NamedQuantities in the printed form."""
 
 BOUND_SHARE = 1e-5
 """Share of numbers at a bound above which a density is cut off there: one that is bounded has almost none."""
@@ -158,7 +160,7 @@ class Draws:
         at_bounds = [
             f"{name}: {share:.2g} of its numbers equal a bound of the support after rounding, and its density is cut "
             "off there: sample its unconstrained form"
-            for name, share in self.space.share_at_bounds(self.positions).items()
+            for name, share in self.space.measure_share_at_bounds(self.positions).items()
             if share > BOUND_SHARE
         ]
         found = [*self.sampler_concerns, *at_bounds, *self.diagnosis.concerns(self.names)]
@@ -236,7 +238,7 @@ class Draws:
             raise ValueError(NO_DRAWS)
         if name is not None and name not in self.names:
             raise ValueError(f"no number is called {name!r}; the first are {', '.join(self.names[:5])}")
-        index = self.diagnosis.worst if name is None else self.names.index(name)
+        index = self.diagnosis.worst_index if name is None else self.names.index(name)
         if kind not in ("trace", "rank"):
             raise ValueError(f"kind must be trace or rank, got {kind!r}")
         r_hat = float(self.diagnosis.r_hat[index])
@@ -248,7 +250,7 @@ class Draws:
         return chain_ranks(values, ax, title=title, effective=effective if np.isfinite(effective) else None)
 
     @property
-    def _head(self) -> str:
+    def _heading(self) -> str:
         acceptance = "" if self.acceptance is None else f", acceptance {float(self.acceptance.mean()):.2f}"
         return (
             f"{self.n_draws} draws of {self.n_chains} chains after {self.warmup} steps of warm-up, "
@@ -257,14 +259,14 @@ class Draws:
 
     def __repr__(self) -> str:
         if self.n_draws == 0:
-            return self._head
+            return self._heading
         found, table, shown = self.diagnosis, self.table, self.names[:SHOWN]
         width = max(len(name) for name in shown)
-        lines = [self._head, f"{'':<{width}} {'mean':>10} {'sd':>9} {'mcse':>8} {'ess':>7} {'R-hat':>6}"]
+        lines = [self._heading, f"{'':<{width}} {'mean':>10} {'sd':>9} {'mcse':>8} {'ess':>7} {'R-hat':>6}"]
         for j, name in enumerate(shown):
             column = table[:, :, j]
             with np.errstate(invalid="ignore"):
-                sd = float(standard_deviation(column.reshape(-1)))
+                sd = float(compute_standard_deviation(column.reshape(-1)))
             lines.append(
                 f"{name:<{width}} {column.mean():>10.4g} {sd:>9.3g} {found.mcse[j]:>8.2g} "
                 f"{found.ess_bulk[j]:>7.0f} {found.r_hat[j]:>6.3f}"
@@ -274,4 +276,78 @@ class Draws:
         return "\n".join([*lines, *(f"! {concern}" for concern in self.concerns)])
 
     def _repr_html_(self) -> str:
-        return format_html(self._head, self.summary() if self.n_draws else None, self.concerns)
+        return format_summary_html(self._heading, self.summary() if self.n_draws else None, self.concerns)
+
+
+# Summary tables.
+
+
+def summarise_table(table: Array, diagnosis: Diagnosis, level: float) -> dict[str, list[float]]:
+    """Columns of a summary of draws (c, n, p)."""
+    check_level(level)
+    draws = table.reshape(-1, table.shape[2])
+    with np.errstate(invalid="ignore"):  # of draws that are not finite
+        low, high = np.quantile(draws, [0.5 - level / 2, 0.5 + level / 2], axis=0)
+        mean, sd = draws.mean(0), compute_standard_deviation(draws)
+    columns = {
+        "mean": mean,
+        "sd": sd,
+        "low": low,
+        "high": high,
+        "mcse": diagnosis.mcse,
+        "ess_bulk": diagnosis.ess_bulk,
+        "ess_tail": diagnosis.ess_tail,
+        "r_hat": diagnosis.r_hat,
+    }
+    return {name: values.tolist() for name, values in columns.items()}
+
+
+def compute_standard_deviation(draws: Array) -> Any:
+    """Over the first axis; NaN for a single draw."""
+    return draws.std(0, ddof=1) if len(draws) > 1 else np.full(draws.shape[1:], np.nan)
+
+
+@dataclass(frozen=True, eq=False)
+class NamedQuantities:
+    """Named quantities of c chains of n draws."""
+
+    values: Mapping[str, Tensor]  # each (c, n)
+    identification: str  # of all: label-invariant, rotation-invariant, relabelled or aligned
+
+    @cached_property
+    def table(self) -> Array:
+        """(c, n, p)."""
+        return np.asarray(torch.stack(list(self.values.values()), 2).double().cpu().numpy())
+
+    @cached_property
+    def diagnosis(self) -> Diagnosis:
+        """R-hat, effective sample sizes and Monte Carlo errors."""
+        return diagnose(self.table)
+
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """What the diagnostics give reason to look at."""
+        return self.diagnosis.concerns(tuple(self.values))
+
+
+def summarise_quantities(parts: Sequence[NamedQuantities], level: float) -> Any:
+    """A frame with one row per quantity."""
+    columns: dict[str, list[Any]] = {}
+    for part in parts:
+        for name, values in summarise_table(part.table, part.diagnosis, level).items():
+            columns.setdefault(name, []).extend(values)
+        columns.setdefault("identification", []).extend([part.identification] * len(part.values))
+    return make_frame(columns, [name for part in parts for name in part.values])
+
+
+def select_spaced_indices(count: int, most: int) -> Tensor:
+    """At most ``most`` indices below ``count``, evenly spaced, including the last."""
+    step = max(1, -(-count // most))
+    return torch.arange(count - 1, -1, -step).flip(0)
+
+
+def format_summary_html(head: str, frame: Any, concerns: Iterable[str]) -> str:
+    """A heading, a table and a list of concerns as HTML, every text escaped."""
+    table = "" if frame is None else frame.to_html(float_format=lambda value: f"{value:.4g}", max_rows=24)
+    items = "".join(f"<li>{escape(concern)}</li>" for concern in concerns)
+    return f"<p>{escape(head)}</p>{table}" + (f"<p>Concerns</p><ul>{items}</ul>" if items else "")

@@ -16,24 +16,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from boxloop.data import check_choice, fingerprint_values, fit_standardisation, open_source, summarise_moments
+from boxloop.data import check_choice, fit_standardisation, open_source, summarise_moments
 from boxloop.distributions import FactorPrior, FullGaussian
 from boxloop.loop import Observer
 from boxloop.models import Mixture
-from boxloop.numeric import RandomState, SingleThreaded, generator, seed, single_threaded, varimax
-from boxloop.sample.draws import Draws
+from boxloop.numeric import RandomState, single_threaded, varimax
+from boxloop.sample.draws import NO_DRAWS, Draws, NamedQuantities, summarise_quantities
+from boxloop.sample.gibbs_posterior import GibbsPosterior, check_prior, check_rows, run_gibbs, start_generator
 from boxloop.sample.kernels.factor_gibbs import (
     Factors,
     Scatter,
-    gibbs_factor,
+    make_factor_kernel,
     pack_factors,
     start_factors,
     unpack_factors,
 )
-from boxloop.sample.kernels.gibbs import FixedKernel
-from boxloop.sample.posterior import check_prior, check_rows, draw_seed
-from boxloop.sample.sampler import sample_density
-from boxloop.sample.summary import NO_DRAWS, Quantities, format_html, spaced_indices, summarise_quantities
 from boxloop.tree import Tree
 
 if TYPE_CHECKING:
@@ -105,19 +102,18 @@ def sample_factors(
         >>> posterior.communalities.mean((0, 1)).round(decimals=1).tolist()
         [0.6, 0.8, 0.2]
     """
-    problem = _FactorProblem.read(X, n_factors, prior, device)
-    stream = generator(draw_seed(random_state, checkpoint), problem.origin.device)
+    problem = _FactorData.from_table(X, n_factors, prior, device)
+    stream = start_generator(random_state, checkpoint, problem.origin.device)
     first = unpack_factors(start_factors(problem.standard_prior, chains, stream), len(problem.names))
-    kernel = gibbs_factor(problem.rows, problem.standard_prior)
-    digest = fingerprint_values(*problem.rows.leaves(), *problem.standard_prior.leaves())
-    found = sample_density(
-        None,
+    kernel = make_factor_kernel(problem.rows, problem.standard_prior)
+    found = run_gibbs(
+        kernel,
         {"mean": first.mean, "loadings": first.loadings, "log_noise": first.noise.log()},
-        FixedKernel(kernel, digest),
+        (*problem.rows.leaves(), *problem.standard_prior.leaves()),
+        stream,
         draws=draws,
         warmup=warmup,
         thin=thin,
-        random_state=seed(stream),
         checkpoint=checkpoint,
         verbose=verbose,
         observers=observers,
@@ -126,7 +122,7 @@ def sample_factors(
 
 
 @dataclass(frozen=True, eq=False)
-class _FactorProblem(Tree):
+class _FactorData(Tree):
     """Statistics of the rows and the prior, in standard coordinates and in the units of the rows."""
 
     rows: Scatter
@@ -137,9 +133,9 @@ class _FactorProblem(Tree):
     names: tuple[str, ...]
 
     @classmethod
-    def read(
+    def from_table(
         cls, X: object, n_factors: int, prior: FactorPrior | None, device: torch.device | str | None
-    ) -> _FactorProblem:
+    ) -> _FactorData:
         """Read and check a table and a prior."""
         source = open_source(X)
         d = source.n_columns
@@ -157,7 +153,7 @@ class _FactorProblem(Tree):
         origin, scale = frame.origin, frame.scale
         unit = moments.scale / scale
         zero = torch.zeros_like(origin)
-        rows = Scatter.of(zero, unit[:, None] * moments.covariance * unit, source.n_rows)
+        rows = Scatter.from_covariance(zero, unit[:, None] * moments.covariance * unit, source.n_rows)
         if prior is None:
             standard = FactorPrior.around(zero, torch.ones_like(zero), n_factors)
             prior = standard.affine(origin, scale)
@@ -178,7 +174,7 @@ class _FactorProblem(Tree):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class FactorPosterior(SingleThreaded):
+class FactorPosterior(GibbsPosterior):
     """Draws of factor analysis, see :func:`~boxloop.sample.sample_factors`.
 
     The factors of a draw may be rotated against those of the next. ``draws["loadings"]`` are as drawn; ``alignment``
@@ -191,7 +187,6 @@ class FactorPosterior(SingleThreaded):
         names: of the columns.
     """
 
-    draws: Draws
     prior: FactorPrior
     n_rows: int
     names: tuple[str, ...]
@@ -223,10 +218,10 @@ class FactorPosterior(SingleThreaded):
         return wide @ wide.mT / len(flat) + torch.diag(self.noise.mean((0, 1)))
 
     @cached_property
-    def alignment(self) -> Alignment:
+    def alignment(self) -> AlignedLoadings:
         """Loadings of all draws on common axes, (c, n, d, k), and how well they agree."""
         pivot = int(self.draws.log_density.T.flatten().argmax())
-        return align(self.draws["loadings"], pivot, self.covariance.diagonal().sqrt())
+        return align_loadings(self.draws["loadings"], pivot, self.covariance.diagonal().sqrt())
 
     @property
     def loadings(self) -> Tensor:
@@ -254,22 +249,9 @@ class FactorPosterior(SingleThreaded):
         Args:
             draws: S, evenly spaced in all chains; each is a full d x d covariance.
         """
-        flat = self.draws.positions.transpose(0, 1).flatten(0, 1)
-        mean, loadings, noise = unpack_factors(
-            flat[spaced_indices(len(flat), draws).to(flat.device)], len(self.names)
-        )
+        mean, loadings, noise = unpack_factors(self._select_positions(draws), len(self.names))
         family = FullGaussian.of(mean, loadings @ loadings.mT + torch.diag_embed(noise))
         return Mixture(mean.new_zeros(len(mean)).log_softmax(0), family)
-
-    @cached_property
-    def concerns(self) -> tuple[str, ...]:
-        """What these draws give reason to look at, by rotation-invariant quantities; empty if they can be used."""
-        return (*self.draws.sampler_concerns, *(self.invariant.concerns if self.draws.n_draws else ()))
-
-    @property
-    def converged(self) -> bool:
-        """Whether there are no concerns; never for one chain."""
-        return not self.concerns
 
     def plot(self, ax: Axes | None = None, *, kind: Literal["loadings", "trace"] = "loadings") -> Axes:
         """Aligned loadings with bars of two posterior standard deviations, or the trace of the log-density.
@@ -278,33 +260,31 @@ class FactorPosterior(SingleThreaded):
             ax: where to draw; a figure of its own, ``axes.figure``, when omitted.
             kind: ``loadings`` are aligned; ``trace`` is rotation-invariant.
         """
-        from boxloop.figures import chain_traces, loadings
+        from boxloop.figures import loadings
 
         check_choice(kind, "kind", ("loadings", "trace"))
         if kind == "trace":
-            table = self.draws.log_density.T.double().cpu().numpy()
-            return chain_traces(table, ax, title="log-density (rotation-invariant)")
+            return self._plot_log_density(ax)
         flat = self.loadings.flatten(0, 1).double() / self.covariance.diagonal().sqrt()[:, None]
-        title = "Loadings (aligned over draws)"
         return loadings(
             flat.mean(0).mT.cpu().numpy(),
             self.names,
             flat.std(0).mT.cpu().numpy(),
             ax,
-            title=title,
+            title="Loadings (aligned over draws)",
             across="in units of a column's standard deviation (bars: 2 posterior standard deviations)",
         )
 
     @cached_property
-    def invariant(self) -> Quantities:
+    def invariant(self) -> NamedQuantities:
         """Rotation-invariant quantities: log-density, and mean, noise and communality of every column."""
         quantities = {"log_density": self.draws.log_density.T}
         for word, values in (("mean", self.mean), ("noise", self.noise), ("communality", self.communalities)):
             quantities |= {f"{word}[{name}]": values[..., j] for j, name in enumerate(self.names)}
-        return Quantities(quantities, "rotation-invariant")
+        return NamedQuantities(quantities, "rotation-invariant")
 
     @cached_property
-    def aligned(self) -> Quantities:
+    def aligned(self) -> NamedQuantities:
         """Aligned loadings."""
         loadings = self.loadings
         values = {
@@ -312,50 +292,27 @@ class FactorPosterior(SingleThreaded):
             for j, name in enumerate(self.names)
             for f in range(self.prior.n_factors)
         }
-        return Quantities(values, "aligned")
+        return NamedQuantities(values, "aligned")
 
     @property
-    def _head(self) -> str:
+    def _heading(self) -> str:
         return (
             f"factor analysis of {len(self.names)} columns, {self.prior.n_factors} factors, {self.n_rows} rows: "
             f"{self.draws.n_draws} draws of {self.draws.n_chains} chains"
         )
 
-    def __repr__(self) -> str:
-        lines = [self._head]
-        if self.draws.n_draws:
-            table = self.summary()[["mean", "sd", "ess_bulk", "r_hat", "identification"]]
-            text = table.to_string(float_format=lambda value: f"{value:.4g}", max_rows=24)
-            lines += [text, f"Rotation: {self.alignment}"]
-        return "\n".join([*lines, *(f"! {concern}" for concern in self.concerns)])
-
-    def _repr_html_(self) -> str:
-        if not self.draws.n_draws:
-            return format_html(self._head, None, self.concerns)
-        return format_html(f"{self._head}. Rotation: {self.alignment}", self.summary(), self.concerns)
+    @property
+    def _symmetry(self) -> str:
+        return f"Rotation: {self.alignment}"
 
 
 @dataclass(frozen=True, eq=False)
-class Alignment:
-    """Loadings of all draws on common axes.
+class AlignedLoadings:
+    """Loadings of all draws on common axes."""
 
-    Args:
-        loadings: (c, n, d, k).
-        agreement: share of the squared loadings that remains in the square of their mean: 1 if all draws agree.
-        agreement_before: the same share before alignment.
-
-    Example:
-        >>> import torch
-        >>> one = torch.tensor([[1.0, 0.1], [0.9, 0.0], [0.0, 0.8]])
-        >>> rotation = torch.tensor([[0.0, -1.0], [1.0, 0.0]])
-        >>> alignment = align(torch.stack([one, one @ rotation])[None])
-        >>> round(alignment.agreement, 3), round(alignment.agreement_before, 3)
-        (1.0, 0.5)
-    """
-
-    loadings: Tensor
-    agreement: float
-    agreement_before: float
+    loadings: Tensor  # (c, n, d, k)
+    agreement: float  # share of the squared loadings that remains in the square of their mean
+    agreement_before: float  # the same share before alignment
 
     def __str__(self) -> str:
         return (
@@ -365,14 +322,14 @@ class Alignment:
         )
 
 
-def align(loadings: Tensor, pivot: int = 0, unit: Tensor | None = None) -> Alignment:
+def align_loadings(loadings: Tensor, pivot: int = 0, unit: Tensor | None = None) -> AlignedLoadings:
     r"""Rotate every draw of loadings towards their mean, and the mean by varimax.
 
     .. math:: \min_{M, R_s} \sum_s \| F_s R_s - M \|^2, \qquad R_s R_s^\top = I
 
     In turn M is the mean of the rotated draws, and :math:`R_s = U V^\top` with :math:`F_s^\top M = U D V^\top`
     (Gower 1975). At the end the mean is rotated by varimax, its factors ordered by size, their largest loading
-    positive. Alignment can make weak loadings look more certain than they are.
+    positive. AlignedLoadings can make weak loadings look more certain than they are.
 
     Args:
         loadings: of c chains of n draws, (c, n, d, k).
@@ -397,4 +354,4 @@ def align(loadings: Tensor, pivot: int = 0, unit: Tensor | None = None) -> Align
     agreement = float(centre.square().sum() / size)
     axes = varimax(centre)
     aligned = (rotated @ axes) * scale[:, None]
-    return Alignment(aligned.reshape(c, n, d, k), agreement, before_alignment)
+    return AlignedLoadings(aligned.reshape(c, n, d, k), agreement, before_alignment)

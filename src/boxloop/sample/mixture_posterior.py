@@ -10,32 +10,37 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
+from scipy.optimize import linear_sum_assignment
+from torch import Generator, Tensor
 
-from boxloop.data import check_choice, fingerprint_values, fit_standardisation, open_source
+from boxloop.data import check_choice, fit_standardisation, open_source
 from boxloop.distributions import Component, MixturePrior, NormalInverseWishart
 from boxloop.loop import Observer
 from boxloop.models import Mixture
-from boxloop.numeric import RandomState, SingleThreaded, generator, pack_index, seed, single_threaded
-from boxloop.sample.draws import Draws
-from boxloop.sample.kernels.gibbs import FixedKernel
-from boxloop.sample.kernels.mixture_gibbs import MixtureRows, gibbs_mixture, start_mixture, unpack_mixture
-from boxloop.sample.posterior import check_prior, check_rows, draw_seed
-from boxloop.sample.relabelling import (
-    BLOCK,
-    Relabelling,
-    component_probabilities,
-    count_occupied,
-    iterate_draw_blocks,
-    relabel,
-    similarity_matrix,
+from boxloop.numeric import RandomState, generator, pack_index, single_threaded
+from boxloop.sample.draws import NO_DRAWS, Draws, NamedQuantities, select_spaced_indices, summarise_quantities
+from boxloop.sample.gibbs_posterior import GibbsPosterior, check_prior, check_rows, run_gibbs, start_generator
+from boxloop.sample.kernels.mixture_gibbs import (
+    MixtureRows,
+    compute_natural_parameters,
+    make_mixture_kernel,
+    start_mixture,
+    sweep_rows,
+    unpack_mixture,
 )
-from boxloop.sample.sampler import sample_density
-from boxloop.sample.summary import NO_DRAWS, Quantities, format_html, spaced_indices, summarise_quantities
 from boxloop.tree import Tree
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+MAX_RELABELLING_ITER = 50
+"""Most iterations of relabelling; a handful is usual."""
+
+BLOCK = 1 << 22
+"""Component probabilities computed at once."""
+
+LEAST_PROBABILITY = 1e-12
+"""Smallest probability whose log is taken."""
 
 LABEL_ROWS = 500
 """Rows on whose component probabilities draws are relabelled."""
@@ -116,8 +121,8 @@ def sample_mixture(
         >>> posterior.predictive().log_prob(posterior.rows).shape
         torch.Size([100])
     """
-    problem = _MixtureProblem.read(X, n_components, covariance, prior, device)
-    stream = generator(draw_seed(random_state, checkpoint), problem.rows.device)
+    problem = _MixtureData.from_table(X, n_components, covariance, prior, device)
+    stream = start_generator(random_state, checkpoint, problem.rows.device)
     first = start_mixture(problem.standard_rows, problem.standard_prior, chains, stream)
     k, d = n_components, len(problem.names)
     weights, means, scales = first.split([k, k * d, first.shape[1] - k - k * d], 1)
@@ -126,32 +131,27 @@ def sample_mixture(
         "means": means.reshape(chains, k, d),
         "log_variances" if problem.diagonal else "factors": scales.reshape(chains, k, -1),
     }
-    kernel = gibbs_mixture(problem.standard_rows, problem.standard_prior)
-    digest = fingerprint_values(problem.standard_rows, *problem.standard_prior.leaves())
-    found = sample_density(
-        None,
+    kernel = make_mixture_kernel(problem.standard_rows, problem.standard_prior)
+    found = run_gibbs(
+        kernel,
         start,
-        FixedKernel(kernel, digest),
+        (problem.standard_rows, *problem.standard_prior.leaves()),
+        stream,
         draws=draws,
         warmup=warmup,
         thin=thin,
-        random_state=seed(stream),
         checkpoint=checkpoint,
         verbose=verbose,
         observers=observers,
     )
+    draws_in_units = problem.to_data_units(found)
     return MixturePosterior(
-        problem.to_data_units(found),
-        problem.rows,
-        problem.prior,
-        problem.origin,
-        problem.scale,
-        problem.names,
+        draws_in_units, problem.rows, problem.prior, problem.origin, problem.scale, problem.names
     )
 
 
 @dataclass(frozen=True, eq=False)
-class _MixtureProblem(Tree):
+class _MixtureData(Tree):
     """Rows (n, d) and prior of a mixture, in their own units and in standard coordinates."""
 
     rows: Tensor
@@ -163,14 +163,14 @@ class _MixtureProblem(Tree):
     names: tuple[str, ...]
 
     @classmethod
-    def read(
+    def from_table(
         cls,
         X: object,
         n_components: int,
         covariance: str,
         prior: MixturePrior | None,
         device: torch.device | str | None,
-    ) -> _MixtureProblem:
+    ) -> _MixtureData:
         """Read and check a table and a prior."""
         check_choice(covariance, "covariance", ("full", "diag"))
         source = open_source(X)
@@ -219,7 +219,7 @@ class _MixtureProblem(Tree):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MixturePosterior(SingleThreaded):
+class MixturePosterior(GibbsPosterior):
     """Draws of a Gaussian mixture, see :func:`~boxloop.sample.sample_mixture`.
 
     ``weights``, ``means`` and ``covariances`` are as drawn: components may have changed places between chains and
@@ -235,7 +235,6 @@ class MixturePosterior(SingleThreaded):
         names: of the columns.
     """
 
-    draws: Draws
     rows: Tensor
     prior: MixturePrior
     origin: Tensor
@@ -267,7 +266,7 @@ class MixturePosterior(SingleThreaded):
         """(c, n, k, d, d), or variances (c, n, k, d), as drawn."""
         if self.diagonal:
             return self.draws["log_variances"].exp()
-        _, family = self._components(self._positions)
+        _, family = self._unpack_components(self._positions)
         dense = family.covariance().dense()
         return dense.reshape(*self.draws["log_weights"].shape, *dense.shape[1:])
 
@@ -277,7 +276,7 @@ class MixturePosterior(SingleThreaded):
         if self.diagonal:
             return self.draws["log_variances"].exp()
         found = torch.empty_like(self.means).flatten(0, 1)
-        for part, _, family in self._blocks(self.means[0, 0].numel() * len(self.names)):
+        for part, _, family in self._iterate_blocks(self.means[0, 0].numel() * len(self.names)):
             found[part] = family.covariance().diagonal().reshape(-1, *found.shape[1:])
         return found.reshape(self.means.shape)
 
@@ -289,17 +288,17 @@ class MixturePosterior(SingleThreaded):
         chosen = torch.randperm(len(self.rows), generator=generator(0))[:most].to(self.rows.device)
         rows = self._standardise(self.rows[chosen])
         share = torch.empty(c * n, k, rows.n, dtype=torch.float32, device=self.rows.device)
-        for part, weight, family in self._blocks(k * max(rows.n, rows.p), standard=True):
-            share[part] = component_probabilities(weight, family, rows).float()
+        for part, weight, family in self._iterate_blocks(k * max(rows.n, rows.p), standard=True):
+            share[part] = compute_component_probabilities(weight, family, rows).float()
         pivot = int(self.draws.log_density.T.flatten().argmax())
-        return relabel(share.reshape(c, n, k, rows.n), pivot)
+        return relabel_draws(share.reshape(c, n, k, rows.n), pivot)
 
     def relabelled(self, values: Tensor) -> Tensor:
         """Values of components, (c, n, k, ...), such as ``means``, in the common order."""
         return self.labels.apply(values)
 
     @cached_property
-    def invariant(self) -> Quantities:
+    def invariant(self) -> NamedQuantities:
         """Label-invariant quantities: log-density, sorted weights, mean and standard deviation of every column."""
         weight, mean = self.weights, self.means
         centre = (weight[..., None] * mean).sum(2)
@@ -311,10 +310,10 @@ class MixturePosterior(SingleThreaded):
         values |= {f"sorted weight[{j}]": ordered[..., j] for j in range(several)}
         values |= {f"mean[{name}]": centre[..., j] for j, name in enumerate(self.names)}
         values |= {f"sd[{name}]": sd[..., j] for j, name in enumerate(self.names)}
-        return Quantities(values, "label-invariant")
+        return NamedQuantities(values, "label-invariant")
 
     @cached_property
-    def by_component(self) -> Quantities:
+    def by_component(self) -> NamedQuantities:
         """Relabelled quantities: weight, and mean and standard deviation of every column, of each component."""
         values: dict[str, Tensor] = {}
         weight, mean = self.relabelled(self.weights), self.relabelled(self.means)
@@ -323,7 +322,7 @@ class MixturePosterior(SingleThreaded):
             values[f"component {i}: weight"] = weight[..., i]
             values |= {f"component {i}: mean[{name}]": mean[..., i, j] for j, name in enumerate(self.names)}
             values |= {f"component {i}: sd[{name}]": sd[..., i, j] for j, name in enumerate(self.names)}
-        return Quantities(values, "relabelled")
+        return NamedQuantities(values, "relabelled")
 
     def summary(self, level: float = 0.95) -> Any:
         """A frame with one row per quantity.
@@ -335,17 +334,19 @@ class MixturePosterior(SingleThreaded):
         Args:
             level: of the central interval from ``low`` to ``high``.
         """
-        occupied = Quantities({"occupied": self.occupied().double()}, "label-invariant")
+        occupied = NamedQuantities({"occupied": self.occupied().double()}, "label-invariant")
         return summarise_quantities([self.invariant, occupied, self.by_component], level)
 
     def occupied(self) -> Tensor:
         """Number of components that hold rows, in at most 250 draws of each chain, (c, m). Label-invariant."""
         if self.draws.n_draws == 0:
             raise ValueError(NO_DRAWS)
-        chosen = spaced_indices(self.draws.n_draws, OCCUPIED_DRAWS)
-        flat = self.draws.positions[chosen].transpose(0, 1).flatten(0, 1)
-        stream = generator(0, self.rows.device)
-        counts = count_occupied(*self._components(flat, standard=True), self._standardise(self.rows), stream)
+        chosen = select_spaced_indices(self.draws.n_draws, OCCUPIED_DRAWS)
+        positions = self.draws.positions[chosen].transpose(0, 1).flatten(0, 1)
+        components = self._unpack_components(positions, standard=True)
+        counts = count_occupied_components(
+            *components, self._standardise(self.rows), generator(0, self.rows.device)
+        )
         return counts.reshape(self.draws.n_chains, -1)
 
     def similarity(self, X: object = None, *, draws: int = 200) -> Tensor:
@@ -355,13 +356,13 @@ class MixturePosterior(SingleThreaded):
             X: rows, at most 4000; the data when omitted.
             draws: number of draws to average over.
         """
-        rows = self.rows if X is None else self._read(X)
+        rows = self.rows if X is None else self._read_rows(X)
         if len(rows) > SIMILARITY_ROWS:
             raise ValueError(
                 f"similarity of {len(rows)} rows is too large a matrix: pass at most {SIMILARITY_ROWS} of them"
             )
-        components = self._components(self._thin(draws), standard=True)
-        return similarity_matrix(*components, self._standardise(rows))
+        components = self._unpack_components(self._select_positions(draws), standard=True)
+        return compute_similarity_matrix(*components, self._standardise(rows))
 
     def responsibilities(self, X: object = None, *, draws: int = 200) -> Tensor:
         """Probability of each component given each row, averaged over draws, (m, k). Relabelled.
@@ -370,13 +371,13 @@ class MixturePosterior(SingleThreaded):
             X: rows; the data when omitted.
             draws: number of draws to average over.
         """
-        rows = self._standardise(self.rows if X is None else self._read(X))
-        chosen = spaced_indices(self.draws.n_chains * self.draws.n_draws, draws)
+        rows = self._standardise(self.rows if X is None else self._read_rows(X))
+        chosen = select_spaced_indices(self.draws.n_chains * self.draws.n_draws, draws)
         order = self.labels.order.flatten(0, 1)[chosen.to(self.labels.order.device)]
         total = self.rows.new_zeros(self.n_components, rows.n)
-        components = self._components(self._thin(draws), standard=True)
+        components = self._unpack_components(self._select_positions(draws), standard=True)
         for part, weight, family in iterate_draw_blocks(*components, self.n_components * rows.n):
-            share = component_probabilities(weight, family, rows)
+            share = compute_component_probabilities(weight, family, rows)
             total += share.gather(1, order[part, :, None].expand_as(share)).sum(0)
         return (total / len(chosen)).mT
 
@@ -388,7 +389,7 @@ class MixturePosterior(SingleThreaded):
         Args:
             draws: S, evenly spaced in all chains.
         """
-        log_weight, family = self._components(self._thin(draws))
+        log_weight, family = self._unpack_components(self._select_positions(draws))
         return Mixture(log_weight.flatten().log_softmax(0), family)
 
     @cached_property
@@ -399,12 +400,7 @@ class MixturePosterior(SingleThreaded):
         found = (*self.draws.sampler_concerns, *self.invariant.concerns)
         if self.labels.converged:
             return found
-        return (*found, "relabelling did not converge: components overlap too much to be told apart")
-
-    @property
-    def converged(self) -> bool:
-        """Whether there are no concerns; never for one chain."""
-        return not self.concerns
+        return (*found, "relabelling did not converge: components overlap too much to be distinguished")
 
     def plot(
         self,
@@ -425,37 +421,27 @@ class MixturePosterior(SingleThreaded):
             return _plot_components(self, ax, columns)
         if kind == "similarity":
             return _plot_similarity(self, ax)
-        from boxloop.figures import chain_traces
+        return self._plot_log_density(ax)
 
-        values = self.draws.log_density.T.double().cpu().numpy()
-        return chain_traces(values, ax, title="log-density (label-invariant)")
-
-    @property
-    def _positions(self) -> Tensor:
-        """All draws, (c n, p)."""
-        return self.draws.positions.transpose(0, 1).flatten(0, 1)
-
-    def _thin(self, draws: int) -> Tensor:
-        flat = self._positions
-        return flat[spaced_indices(len(flat), draws).to(flat.device)]
-
-    def _blocks(self, width: int, *, standard: bool = False) -> Iterator[tuple[slice, Tensor, Component]]:
+    def _iterate_blocks(
+        self, width: int, *, standard: bool = False
+    ) -> Iterator[tuple[slice, Tensor, Component]]:
         """All draws, a few at a time, such that ``width`` numbers per draw fit."""
-        flat = self._positions
-        size = max(1, BLOCK // width)
-        for start in range(0, len(flat), size):
-            part = slice(start, min(start + size, len(flat)))
-            yield part, *self._components(flat[part], standard=standard)
+        positions = self._positions
+        for part in _slice_blocks(len(positions), width):
+            yield part, *self._unpack_components(positions[part], standard=standard)
 
-    def _components(self, flat: Tensor, *, standard: bool = False) -> tuple[Tensor, Component]:
-        """Log-weights and components of draws (m, p), if wanted in standard coordinates."""
-        log_weight, family = unpack_mixture(flat, self.n_components, len(self.names), diagonal=self.diagonal)
+    def _unpack_components(self, positions: Tensor, *, standard: bool = False) -> tuple[Tensor, Component]:
+        """Log-weights and components of draws (m, p), in standard coordinates if requested."""
+        log_weight, family = unpack_mixture(
+            positions, self.n_components, len(self.names), diagonal=self.diagonal
+        )
         return log_weight, family.affine(-self.origin / self.scale, 1.0 / self.scale) if standard else family
 
     def _standardise(self, rows: Tensor) -> MixtureRows:
         return MixtureRows((rows - self.origin) / self.scale, self.diagonal)
 
-    def _read(self, X: object) -> Tensor:
+    def _read_rows(self, X: object) -> Tensor:
         source = open_source(X)
         rows = torch.cat([rows for rows, _ in source.chunks()]).to(self.rows)
         if rows.shape[1] != len(self.names):
@@ -466,25 +452,16 @@ class MixturePosterior(SingleThreaded):
         return rows
 
     @property
-    def _head(self) -> str:
+    def _heading(self) -> str:
         kind = "diagonal" if self.diagonal else "full"
         return (
             f"Gaussian mixture of {self.n_components} components with {kind} covariances: "
             f"{self.draws.n_draws} draws of {self.draws.n_chains} chains"
         )
 
-    def __repr__(self) -> str:
-        lines = [self._head]
-        if self.draws.n_draws:
-            table = self.summary()[["mean", "sd", "ess_bulk", "r_hat", "identification"]]
-            text = table.to_string(float_format=lambda value: f"{value:.4g}", max_rows=24)
-            lines += [text, f"Labels: {self.labels}"]
-        return "\n".join([*lines, *(f"! {concern}" for concern in self.concerns)])
-
-    def _repr_html_(self) -> str:
-        if not self.draws.n_draws:
-            return format_html(self._head, None, self.concerns)
-        return format_html(f"{self._head}. Labels: {self.labels}", self.summary(), self.concerns)
+    @property
+    def _symmetry(self) -> str:
+        return f"Labels: {self.labels}"
 
 
 def _plot_components(posterior: MixturePosterior, ax: Axes | None, columns: tuple[int, int]) -> Axes:
@@ -534,3 +511,144 @@ def _plot_similarity(posterior: MixturePosterior, ax: Axes | None) -> Axes:
     axes.set_xlabel("row, sorted")
     axes.set_ylabel("row, sorted")
     return axes
+
+
+# Relabelling of draws, and quantities that do not depend on component labels.
+
+
+@dataclass(frozen=True, eq=False)
+class Relabelling:
+    """The order of components in which they mean the same in all draws."""
+
+    order: Tensor  # of c chains of n draws, (c, n, k): component ``order[..., j]`` of a draw has the label j
+    converged: bool  # whether the search for it converged
+
+    def apply(self, values: Tensor) -> Tensor:
+        """Values of components, (c, n, k, ...), in the common order."""
+        extra = values.dim() - 3
+        index = self.order.to(values.device).reshape(*self.order.shape, *[1] * extra)
+        return values.gather(2, index.expand_as(values))
+
+    @property
+    def switched_share(self) -> float:
+        """Share of draws whose components are in another order than in most."""
+        _, counts = torch.unique(self.order.flatten(0, 1), dim=0, return_counts=True)
+        return 1.0 - float(counts.max()) / self.order[..., 0].numel()
+
+    @property
+    def switches(self) -> Tensor:
+        """Changes of the order from a draw to the next, (c,)."""
+        return (self.order[:, 1:] != self.order[:, :-1]).any(2).sum(1)
+
+    @property
+    def has_switched(self) -> bool:
+        """Whether averages over draws before relabelling would mix components."""
+        return self.switched_share > 0.0
+
+    def __str__(self) -> str:
+        if not self.has_switched:
+            return "component labels are not identified, but components have the same order in all draws"
+        return (
+            "component labels are not identified; draws were relabelled to a common order (Stephens, 2000).\n"
+            f"In {100 * self.switched_share:.0f}% of the draws the order differed ({int(self.switches.sum())} switches "
+            "within chains): averages before relabelling mix components"
+        )
+
+
+def relabel_draws(share: Tensor, pivot: int) -> Relabelling:
+    r"""Relabel draws such that component probabilities agree best, by Stephens' algorithm.
+
+    .. math:: \min_{Q, \tau} \sum_s \sum_i \sum_j p^{(s)}_{i \tau_s(j)} \log \frac{p^{(s)}_{i \tau_s(j)}}{q_{ij}}
+
+    In turn Q is the mean of the relabelled probabilities, and each draw's order the best assignment to Q.
+
+    Reference:
+        Stephens (2000), *Journal of the Royal Statistical Society B* 62, section 4.1.
+
+    Args:
+        share: probability of each component given some rows, in c chains of n draws, (c, n, k, r).
+        pivot: the draw, counted through all chains, whose order is used first; one of high density.
+
+    Returns:
+        The orders.
+
+    Example:
+        >>> import torch
+        >>> share = torch.tensor([[[[0.9, 0.2], [0.1, 0.8]], [[0.2, 0.7], [0.8, 0.3]]]])
+        >>> relabel_draws(share, 0).order
+        tensor([[[0, 1],
+                 [1, 0]]])
+    """
+    c, n, k, r = share.shape
+    flat = share.reshape(c * n, k, r)
+    centre = flat[pivot]
+    order = torch.full((c * n, k), -1, device=share.device)
+    converged = False
+    for _ in range(MAX_RELABELLING_ITER):
+        found = assign_labels(torch.matmul(flat, centre.clamp(min=LEAST_PROBABILITY).log().mT))
+        converged = bool((found == order).all())
+        order = found
+        if converged:
+            break
+        # Means over draws without a second copy of all probabilities.
+        assignment = torch.nn.functional.one_hot(order, k).to(flat.dtype)
+        centre = torch.einsum("sjl,slr->jr", assignment, flat) / (c * n)
+    return Relabelling(order.reshape(c, n, k), converged)
+
+
+def assign_labels(score: Tensor) -> Tensor:
+    """The assignment of largest total score, (s, k), from the score of each component for each label, (s, k, k)."""
+    order = score.argmax(1)
+    k = order.shape[1]
+    ideal = torch.arange(k, device=order.device)
+    clash = (order.sort(1).values != ideal).any(1)
+    # If the best components of all labels differ, no assignment is better; only the others need a search.
+    for draw in torch.nonzero(clash)[:, 0].tolist():
+        _, columns = linear_sum_assignment(score[draw].mT.cpu().numpy(), maximize=True)
+        order[draw] = torch.from_numpy(np.asarray(columns)).to(order.device)
+    return order
+
+
+def compute_component_probabilities(log_weight: Tensor, family: Component, rows: MixtureRows) -> Tensor:
+    """Probability of each component of s draws given each row, (s, k, r)."""
+    s, k = log_weight.shape
+    weight = compute_natural_parameters(family).reshape(s, k, -1).clone()
+    weight[..., 0] += log_weight
+    return torch.matmul(weight, rows.select_features(0, rows.n)).softmax(1)
+
+
+def iterate_draw_blocks(
+    log_weight: Tensor, family: Component, width: int
+) -> Iterator[tuple[slice, Tensor, Component]]:
+    """Blocks of draws, such that ``width`` numbers per draw fit: a slice, log-weights and components."""
+    s, k = log_weight.shape
+    for part in _slice_blocks(s, width):
+        members = slice(part.start * k, part.stop * k)
+        yield part, log_weight[part], family.map(lambda leaf, m=members: leaf[m])
+
+
+def _slice_blocks(draws: int, width: int) -> list[slice]:
+    size = max(1, BLOCK // max(width, 1))
+    return [slice(start, min(start + size, draws)) for start in range(0, draws, size)]
+
+
+def compute_similarity_matrix(log_weight: Tensor, family: Component, rows: MixtureRows) -> Tensor:
+    """Probability that two rows belong to the same component, (r, r). It does not depend on labels."""
+    total = log_weight.new_zeros(rows.n, rows.n)
+    for _, weight, members in iterate_draw_blocks(log_weight, family, log_weight.shape[1] * rows.n):
+        share = compute_component_probabilities(weight, members, rows).reshape(-1, rows.n)
+        total += share.mT @ share
+    total /= len(log_weight)
+    total.fill_diagonal_(1.0)
+    return total
+
+
+def count_occupied_components(
+    log_weight: Tensor, family: Component, rows: MixtureRows, stream: Generator
+) -> Tensor:
+    """Number of components with at least one row in a draw of their components, (s,); label-invariant."""
+    counts = [
+        (sweep_rows(rows, weight, members, stream)[0][..., 0] > 0.5).sum(1)
+        for _, weight, members in iterate_draw_blocks(log_weight, family, log_weight.shape[1] * rows.p)
+    ]
+    return torch.cat(counts)

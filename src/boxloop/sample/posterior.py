@@ -12,14 +12,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from os import PathLike
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data import Standardisation, open_source
+from boxloop.data import open_source
 from boxloop.distributions import Categorical, DiagonalGaussian
 from boxloop.models import likelihood_and_score
 from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
@@ -27,7 +25,7 @@ from boxloop.sample.draws import Draws
 from boxloop.sample.sampler import sample_density
 from boxloop.sample.target import ParameterSpace, Target
 from boxloop.tree import flatten, unflatten
-from boxloop.types import Distribution, ExpectationModel, LatentModel, Source
+from boxloop.types import Distribution, ExpectationModel, LatentModel
 
 TILE = 32
 """Rows whose densities under general emissions are evaluated at once, all pairs of them."""
@@ -58,7 +56,7 @@ def latent_target(model: LatentModel, rows: Tensor) -> Target:
 
     def log_density(z: Tensor) -> Tensor:
         repeated = rows if len(z) == len(rows) else rows.repeat(len(z) // len(rows), 1)
-        return prior.log_prob(z)[0] + _log_emission(model, z, repeated)
+        return prior.log_prob(z)[0] + _compute_log_emission(model, z, repeated)
 
     return Target(log_density)
 
@@ -101,7 +99,7 @@ def sample_latent(
     start = model.prior().draw(chains * len(table), first)[0]
     draws = sample_density(latent_target(model, table), start, kernel, random_state=rest, **options)
     k = start.shape[1]
-    space = ParameterSpace.of({"z": start.new_zeros(chains, len(table), k)})
+    space = ParameterSpace.from_start({"z": start.new_zeros(chains, len(table), k)})
     return replace(
         draws,
         positions=draws.positions.reshape(draws.n_draws, chains, len(table) * k),
@@ -211,13 +209,13 @@ def sample_parameters(
     target = parameter_target(model, rows, log_prior, sample_weight)
     settings = {"start_sd": 0.1, **options}
     draws = sample_density(target, flatten(free), kernel, chains=chains, **settings)
-    space = ParameterSpace.of(
+    space = ParameterSpace.from_start(
         {name: value.expand(chains, *value.shape) for name, value in free.items() if value.numel()}
     )
     return replace(draws, space=space)
 
 
-def _log_emission(model: LatentModel, z: Tensor, rows: Tensor) -> Tensor:
+def _compute_log_emission(model: LatentModel, z: Tensor, rows: Tensor) -> Tensor:
     """Log-density of each row given its own latent value, (n,)."""
     emission: Distribution = model.emission(z)
     if isinstance(emission, DiagonalGaussian):
@@ -227,30 +225,3 @@ def _log_emission(model: LatentModel, z: Tensor, rows: Tensor) -> Tensor:
         return -0.5 * (residual.square() / emission.variance + log_variance).sum(1)
     tiles = zip(z.split(TILE), rows.split(TILE))
     return torch.cat([model.emission(part).log_prob(tile).diagonal() for part, tile in tiles])
-
-
-def draw_seed(random_state: RandomState, checkpoint: str | PathLike[str] | None) -> int:
-    """The seed of starts and chains; with a checkpoint it must be given."""
-    if checkpoint is not None and not isinstance(random_state, int | np.integer):
-        raise ValueError("a checkpoint needs an integer random_state: the same start must be drawn again")
-    return seed(random_state)
-
-
-def check_rows(frame: Standardisation, source: Source, *, has_prior: bool) -> None:
-    """Refuse weights, missing values and, without a prior, constant columns."""
-    if frame.weight != source.n_rows:
-        raise ValueError("Gibbs sampling takes no sample weights: repeat rows instead")
-    if frame.missing:
-        column = source.names[int((frame.observed < frame.weight).nonzero()[0])]
-        raise ValueError(f"column {column!r} has missing values: impute them, or leave out its rows")
-    if not has_prior and bool(frame.constant.any()):
-        column = source.names[int(frame.constant.nonzero()[0])]
-        raise ValueError(
-            f"column {column!r} is constant, so that no default prior follows from it: leave it out, or pass prior="
-        )
-
-
-def check_prior(what: str, k: int, expected: int, d: int, columns: int) -> None:
-    """Refuse a prior of other dimensions."""
-    if (k, d) != (expected, columns):
-        raise ValueError(f"prior is for {k} {what} and {d} columns; expected {expected} and {columns}")

@@ -22,11 +22,11 @@ from boxloop.loop import Iteration, Observer, Outcome, Progress, run
 from boxloop.numeric import RandomState, generator, seed, single_threaded
 from boxloop.persist import CheckpointWriter, read_checkpoint
 from boxloop.progress import ProgressBar
-from boxloop.sample.adapt import PositionMoments, TrajectoryLength, Tunable, Tuner, TuningState
+from boxloop.sample.adapt import PositionMoments, TrajectoryLength, TunableAlgorithm, Tuner, TuningState
 from boxloop.sample.compilation import Advance, CompiledSteps, GraphSteps
 from boxloop.sample.diagnostics import diagnose
 from boxloop.sample.draws import Draws, SampleWarning
-from boxloop.sample.kernels.gibbs import Algorithm, Gibbs
+from boxloop.sample.kernels.gibbs import Gibbs, SamplingAlgorithm
 from boxloop.sample.kernels.hmc import HMC, is_divergent
 from boxloop.sample.kernels.independent import Independent
 from boxloop.sample.kernels.mala import MALA
@@ -39,8 +39,8 @@ from boxloop.sample.target import (
     Values,
     check_integer,
     check_log_density,
+    disable_validation,
     make_target,
-    without_validation,
 )
 from boxloop.tree import Tree
 
@@ -53,14 +53,14 @@ TRIES = 30
 BLOCK = 32
 """Draws of each chain in an iteration of the loop."""
 
-ALGORITHMS: dict[str, Callable[[], Algorithm]] = {"hmc": HMC, "mala": MALA, "random_walk": RandomWalk}
+ALGORITHMS: dict[str, Callable[[], SamplingAlgorithm]] = {"hmc": HMC, "mala": MALA, "random_walk": RandomWalk}
 
 
 @single_threaded
 def sample_density(
     log_density: Callable[..., Tensor] | Target | None,
     start: Any,
-    kernel: Algorithm | Kernel | Literal["hmc", "mala", "random_walk"] | None = None,
+    kernel: SamplingAlgorithm | Kernel | Literal["hmc", "mala", "random_walk"] | None = None,
     *,
     chains: int | None = None,
     draws: int = 1000,
@@ -156,17 +156,19 @@ def sample_density(
     stream = generator(seed(random_state), position.device)
     with torch.no_grad():
         if chains is not None:
-            with without_validation():
+            with disable_validation():
                 position = _scatter_start(target, position, start_sd, stream, superchains)
         _check_target(target, position)
     algorithm = _choose_algorithm(kernel, target, position, log_density is not None)
     tuner = None
-    if isinstance(algorithm, Tunable) and algorithm.scale is None and warmup > 0:
+    if isinstance(algorithm, TunableAlgorithm) and algorithm.scale is None and warmup > 0:
         tuner = Tuner(algorithm, position.shape[1], warmup, len(position))
-    sampler = Sampler(algorithm, target, tuner, warmup, draws, thin, stream, _choose_advance(mode, position))
-    watching = [] if verbose is False else [_make_progress_bar(verbose, sampler)]
-    outcome = _run(sampler, position, checkpoint, random_state, [*observers, *watching])
-    found = _collect_draws(sampler, outcome, target.space or ParameterSpace.of(position), superchains)
+    sampler = Sampler(
+        algorithm, target, tuner, warmup, draws, thin, stream, _choose_execution(mode, position)
+    )
+    progress = [] if verbose is False else [_make_progress_bar(verbose, sampler)]
+    outcome = _run_chains(sampler, position, checkpoint, random_state, [*observers, *progress])
+    found = _collect_draws(sampler, outcome, target.space or ParameterSpace.from_start(position), superchains)
     if found.sampler_concerns:
         warn_caller("; ".join(found.sampler_concerns), SampleWarning)
     return found
@@ -176,13 +178,13 @@ def sample_density(
 
 
 def read_start(start: Any, chains: int | None, device: Any = None) -> tuple[Tensor | Values, int | None]:
-    """Starting values with a leading axis of chains, and how many there are if the start is one point, else None."""
+    """Starting values with a leading axis of chains, and the number of chains if the start is one point, else None."""
     if chains is not None:
         check_integer("chains", chains, 1)
     if isinstance(start, Mapping):
         if not start:
             raise ValueError("start is an empty mapping: there is nothing to sample")
-        values = {str(name): _to_tensor(value, device) for name, value in start.items()}
+        values = {str(name): _to_start_tensor(value, device) for name, value in start.items()}
         if chains is None and any(value.dim() == 0 for value in values.values()):
             chains = CHAINS
         if chains is not None:
@@ -194,11 +196,11 @@ def read_start(start: Any, chains: int | None, device: Any = None) -> tuple[Tens
                 "or pass one point, and chains="
             )
         return values, None
-    value = _to_tensor(start, device)
+    value = torch.atleast_1d(_to_start_tensor(start, device))
     if chains is None and value.dim() < 2:
         chains = CHAINS
     if chains is not None:
-        return torch.atleast_1d(value).expand(chains, *torch.atleast_1d(value).shape), chains
+        return value.expand(chains, *value.shape), chains
     if len(value) == 0:
         raise ValueError(
             f"start has shape {tuple(value.shape)}: pass positions (chains, columns), or one point and chains="
@@ -206,7 +208,7 @@ def read_start(start: Any, chains: int | None, device: Any = None) -> tuple[Tens
     return value, None
 
 
-def _to_tensor(value: Any, device: Any) -> Tensor:
+def _to_start_tensor(value: Any, device: Any) -> Tensor:
     try:
         tensor = torch.as_tensor(
             value if isinstance(value, Tensor) else np.asarray(value), device=device
@@ -241,7 +243,7 @@ def _read_target(
     for name, value in values.items() if not isinstance(values, Tensor) else [("start", values)]:
         if not bool(torch.isfinite(value).all()):
             raise ValueError(f"{name} has values that are not finite")
-    space = ParameterSpace.of(values, support)
+    space = ParameterSpace.from_start(values, support)
     position = space.pack(values)
     if isinstance(log_density, Target):
         return (log_density if log_density.space is not None else replace(log_density, space=space)), position
@@ -278,12 +280,10 @@ def _check_target(target: Target, position: Tensor) -> None:
     if target.gradient is None:
         return
     other, gradient = target.gradient(position)
-    shapes = [tuple(other.shape), tuple(gradient.shape)]
-    expected = [tuple(value.shape), tuple(position.shape)]
-    if shapes != expected:
+    if (other.shape, gradient.shape) != (value.shape, position.shape):
         raise ValueError(
-            f"value_and_gradient returned shapes {shapes[0]} and {shapes[1]}; they must be {expected[0]}, one "
-            f"log-density per chain, and {expected[1]}, its gradient"
+            f"value_and_gradient returned shapes {tuple(other.shape)} and {tuple(gradient.shape)}; they must be "
+            f"{tuple(value.shape)}, one log-density per chain, and {tuple(position.shape)}, its gradient"
         )
     # Chains would follow the one density while the user means the other.
     close = torch.finfo(value.dtype).eps ** 0.5 * (1.0 + value.abs().max() + other.abs().max())
@@ -327,7 +327,7 @@ def _choose_algorithm(kernel: Any, target: Target, position: Tensor, has_density
         kernel = HMC() if has_gradient(target, position) else RandomWalk()
     if isinstance(kernel, Kernel):
         return kernel
-    if isinstance(kernel, type) or not isinstance(kernel, Algorithm):
+    if isinstance(kernel, type) or not isinstance(kernel, SamplingAlgorithm):
         raise ValueError(f"kernel must be an algorithm such as HMC(), its name, or a Kernel, got {kernel!r}")
     if not has_density:  # Metropolis moves would accept every proposal.
         for block in kernel.blocks.values() if isinstance(kernel, Gibbs) else (kernel,):
@@ -338,7 +338,7 @@ def _choose_algorithm(kernel: Any, target: Target, position: Tensor, has_density
             f"{type(kernel).__name__} needs a gradient, and log_density cannot be differentiated: "
             "write it in torch, pass value_and_gradient, or use RandomWalk"
         )
-    return _check_steps(kernel, position) if isinstance(kernel, Tunable) else kernel
+    return _check_scale_and_metric(kernel, position) if isinstance(kernel, TunableAlgorithm) else kernel
 
 
 def has_gradient(target: Target, position: Tensor) -> bool:
@@ -353,7 +353,7 @@ def has_gradient(target: Target, position: Tensor) -> bool:
     return value.requires_grad
 
 
-def _check_steps(algorithm: Any, position: Tensor) -> Any:
+def _check_scale_and_metric(algorithm: Any, position: Tensor) -> Any:
     """The algorithm with its metric on the chains' device; scales and metrics that are not valid are refused."""
     check_choice(getattr(algorithm, "rule", "metropolis"), "rule", tuple(RULES))
     for name in ("scale", "trajectory"):
@@ -368,18 +368,15 @@ def _check_steps(algorithm: Any, position: Tensor) -> Any:
     return replace(algorithm, metric=metric.to(position).contiguous())
 
 
-def _choose_advance(mode: str | None, position: Tensor) -> Advance:
+def _choose_execution(mode: str | None, position: Tensor) -> Advance:
     """How blocks of steps are executed."""
     requested = mode is not None
     if mode is None:
         mode = "graph" if position.is_cuda else "eager"
     if mode == "graph" and not position.is_cuda:
         raise ValueError("graphs are for a GPU: pass device='cuda', or mode='compiled'")
-    modes: dict[str, Advance] = {
-        "eager": advance,
-        "compiled": CompiledSteps(),
-        "graph": GraphSteps(strict=requested),
-    }
+    graphs = GraphSteps(strict=requested)
+    modes: dict[str, Advance] = {"eager": advance, "compiled": CompiledSteps(), "graph": graphs}
     check_choice(mode, "mode", tuple(modes))
     return modes[mode]
 
@@ -389,35 +386,20 @@ def _choose_advance(mode: str | None, position: Tensor) -> Advance:
 
 @dataclass(frozen=True)
 class SamplerState(Tree):
-    """State of sampling after an iteration; all that is needed to continue.
+    """State of sampling after an iteration; all that is needed to continue."""
 
-    Args:
-        position: of the chains, (c, d).
-        log_density: there, (c,).
-        auxiliary: what else the kernel stores with positions.
-        stream: state of the random number generator.
-        tuning: of warm-up; None for an algorithm that is not tuned.
-        steps: made so far, including those of warm-up.
-        draws: positions, a block per iteration, each (n, c, d).
-        densities: log-densities, each (n, c).
-        acceptance_sum: sum of acceptance probabilities of each chain since warm-up, (c,).
-        nan_proposals: proposals of each chain since warm-up whose ratio was not a number, (c,).
-        zero_density_proposals: those whose density was zero, (c,).
-        diverging: whether a trajectory diverged between two draws, a block per iteration, each (n, c).
-    """
-
-    position: Tensor
-    log_density: Tensor
-    auxiliary: tuple[Tensor, ...]
-    stream: Tensor
-    tuning: TuningState | None
-    steps: int
-    draws: tuple[Tensor, ...]
-    densities: tuple[Tensor, ...]
-    acceptance_sum: Tensor
-    nan_proposals: Tensor
-    zero_density_proposals: Tensor
-    diverging: tuple[Tensor, ...] = ()
+    position: Tensor  # of the chains, (c, d)
+    log_density: Tensor  # there, (c,)
+    auxiliary: tuple[Tensor, ...]  # what else the kernel stores with positions
+    stream: Tensor  # state of the random number generator
+    tuning: TuningState | None  # of warm-up; None for an algorithm that is not tuned
+    steps: int  # made so far, including those of warm-up
+    draws: tuple[Tensor, ...]  # positions, a block per iteration, each (n, c, d)
+    densities: tuple[Tensor, ...]  # log-densities, each (n, c)
+    acceptance_sum: Tensor  # sum of acceptance probabilities of each chain since warm-up, (c,)
+    nan_proposals: Tensor  # proposals of each chain since warm-up whose ratio was not a number, (c,)
+    zero_density_proposals: Tensor  # those whose density was zero, (c,)
+    diverging: tuple[Tensor, ...] = ()  # trajectories that diverged between two draws, each (n, c)
 
     @property
     def chains(self) -> Chains:
@@ -429,7 +411,7 @@ class SamplerState(Tree):
         """Draws of each chain so far."""
         return sum(len(block) for block in self.draws)
 
-    def move(self, chains: Chains, steps: int) -> SamplerState:
+    def move_chains(self, chains: Chains, steps: int) -> SamplerState:
         """The state with its chains at other positions, some steps later."""
         position, log_density, auxiliary = chains
         steps += self.steps
@@ -441,92 +423,78 @@ STATES = {c.__name__: c for c in (SamplerState, TuningState, Running, PositionMo
 
 @dataclass(frozen=True, eq=False)
 class Sampler:
-    """How chains are moved.
+    """How chains are moved."""
 
-    Args:
-        algorithm: that makes kernels, or a kernel.
-        target: of the chains.
-        tuner: of the algorithm; None if nothing is tuned.
-        warmup: steps.
-        draws: of each chain.
-        thin: steps from one draw to the next.
-        stream: one generator, set to the state's own before each iteration.
-        advance: how a block of draws is executed.
-        kernels: the kernel of the draws, once there are any.
-    """
-
-    algorithm: Any
-    target: Target
-    tuner: Tuner | None
-    warmup: int
-    draws: int
-    thin: int
-    stream: Generator
-    advance: Advance = advance
-    kernels: dict[int, Kernel] = field(default_factory=dict)
+    algorithm: Any  # that makes kernels, or a kernel
+    target: Target  # of the chains
+    tuner: Tuner | None  # of the algorithm; None if nothing is tuned
+    warmup: int  # steps
+    draws: int  # of each chain
+    thin: int  # steps from one draw to the next
+    stream: Generator  # one generator, set to the state's own before each iteration
+    advance: Advance = advance  # how a block of draws is executed
+    kernels: dict[int, Kernel] = field(default_factory=dict)  # the kernel of the draws, once there are any
 
     @property
-    def warmup_block(self) -> int:
+    def warmup_block_length(self) -> int:
         """Steps in an iteration of warm-up."""
-        return BLOCK if self.tuner is None else self.tuner.block
+        return BLOCK if self.tuner is None else self.tuner.steps_per_update
 
-    def begin(self, position: Tensor) -> SamplerState:
+    def make_initial_state(self, position: Tensor) -> SamplerState:
         """The state before the first step."""
-        tuning = None if self.tuner is None else self.tuner.begin()
-        chains = self.kernel(tuning, 0).init(position)
+        tuning = None if self.tuner is None else self.tuner.make_initial_state()
+        chains = self.make_kernel(tuning, 0).init(position)
         zeros = torch.zeros(len(position), dtype=torch.float64, device=position.device)
-        none = torch.zeros_like(zeros, dtype=torch.int64)
-        return SamplerState(*chains, self.stream.get_state(), tuning, 0, (), (), zeros, none, none)
+        counts = torch.zeros_like(zeros, dtype=torch.int64)
+        return SamplerState(*chains, self.stream.get_state(), tuning, 0, (), (), zeros, counts, counts)
 
-    def algorithm_after(self, tuning: TuningState | None, steps: int) -> Any:
+    def make_tuned_algorithm(self, tuning: TuningState | None, steps: int) -> Any:
         """The algorithm as tuned after a number of steps."""
-        return (
-            self.algorithm
-            if self.tuner is None or tuning is None
-            else self.tuner.algorithm_after(tuning, steps)
-        )
+        if self.tuner is None or tuning is None:
+            return self.algorithm
+        return self.tuner.make_tuned_algorithm(tuning, steps)
 
-    def kernel(self, tuning: TuningState | None, steps: int) -> Kernel:
-        """The kernel of :meth:`algorithm_after`."""
-        algorithm = self.algorithm_after(tuning, steps)
+    def make_kernel(self, tuning: TuningState | None, steps: int) -> Kernel:
+        """The kernel of :meth:`make_tuned_algorithm`."""
+        algorithm = self.make_tuned_algorithm(tuning, steps)
         return algorithm if isinstance(algorithm, Kernel) else algorithm.kernel(self.target)
 
-    def final_kernel(self, state: SamplerState) -> Kernel:
+    def get_draw_kernel(self, state: SamplerState) -> Kernel:
         """The kernel of the draws: one object, so that what was compiled for it is found again."""
         if self.warmup not in self.kernels:
-            self.kernels[self.warmup] = self.kernel(state.tuning, self.warmup)
+            self.kernels[self.warmup] = self.make_kernel(state.tuning, self.warmup)
         return self.kernels[self.warmup]
 
-    def step(self, state: SamplerState) -> Iteration[SamplerState]:
+    def run_iteration(self, state: SamplerState) -> Iteration[SamplerState]:
         """One iteration."""
         self.stream.set_state(state.stream)
-        with torch.no_grad(), without_validation():
-            state = self._warm_up(state) if state.steps < self.warmup else self._draw(state)
+        with torch.no_grad(), disable_validation():
+            state = self._warm_up(state) if state.steps < self.warmup else self._draw_block(state)
         state = replace(state, stream=self.stream.get_state())
         return Iteration(state, objective=float(state.log_density.mean()))
 
     def _warm_up(self, state: SamplerState) -> SamplerState:
-        steps = min(self.warmup_block, self.warmup - state.steps)
-        kernel = self.kernel(state.tuning, state.steps)
+        steps = min(self.warmup_block_length, self.warmup - state.steps)
+        kernel = self.make_kernel(state.tuning, state.steps)
         path = advance(kernel, state.chains, steps, self.stream)
         tuning, chains = state.tuning, path.chains
         if self.tuner is not None and tuning is not None:
             before = tuning.metric
             tuning = self.tuner.update(tuning, path, state.steps, _measure_acceptance(kernel, path)[0])
             if self.algorithm.stores_gradient and tuning.metric is not before:
-                chains = self.kernel(tuning, 0).init(chains.position)
-        return replace(state.move(chains, steps), tuning=tuning)
+                chains = self.make_kernel(tuning, 0).init(chains.position)
+        return replace(state.move_chains(chains, steps), tuning=tuning)
 
-    def _draw(self, state: SamplerState) -> SamplerState:
+    def _draw_block(self, state: SamplerState) -> SamplerState:
         count = min(BLOCK, self.draws - state.n_draws)
-        kernel = self.final_kernel(state)
+        kernel = self.get_draw_kernel(state)
         path = self.advance(kernel, state.chains, count * self.thin, self.stream)
         chance, undefined, outside = _measure_acceptance(kernel, path)
         diverging = state.diverging
         if isinstance(self.algorithm, HMC) and path.log_ratio is not None:
             diverging = (*diverging, is_divergent(path.log_ratio).reshape(count, self.thin, -1).any(1))
         return replace(
-            state.move(path.chains, count * self.thin),
+            state.move_chains(path.chains, count * self.thin),
             draws=(*state.draws, path.position[self.thin - 1 :: self.thin]),
             densities=(*state.densities, path.log_density[self.thin - 1 :: self.thin]),
             acceptance_sum=state.acceptance_sum + chance.sum(0),
@@ -537,10 +505,7 @@ class Sampler:
 
 
 def _measure_acceptance(kernel: Kernel, path: Path) -> tuple[Tensor, Tensor, Tensor]:
-    """Acceptance probability of each proposal (n, c), and whether its ratio was not a number, or zero.
-
-    A kernel without rejections has no proposals.
-    """
+    """Acceptance probability of each proposal (n, c), and whether its ratio was not a number, or zero."""
     log_ratio = path.log_ratio
     if log_ratio is None or kernel.chance is None:
         log_ratio = path.log_density.new_zeros(0, path.log_density.shape[1])
@@ -552,7 +517,7 @@ def _measure_acceptance(kernel: Kernel, path: Path) -> tuple[Tensor, Tensor, Ten
 # The run, its checkpoint, its progress bar, and the draws.
 
 
-def _run(
+def _run_chains(
     sampler: Sampler,
     position: Tensor,
     checkpoint: str | PathLike[str] | None,
@@ -560,7 +525,7 @@ def _run(
     observers: Sequence[Observer[SamplerState]],
 ) -> Outcome[SamplerState]:
     with torch.no_grad():
-        state = sampler.begin(position)
+        state = sampler.make_initial_state(position)
     _check_start(state.chains, isinstance(sampler.algorithm, HMC | MALA))
     resume = None
     if checkpoint is not None:
@@ -573,35 +538,32 @@ def _run(
         observers = [*observers, CheckpointWriter(checkpoint, fingerprint, seconds=10.0)]
     before = 0 if resume is None else resume.n_iter
     warm, rest = max(0, sampler.warmup - state.steps), max(0, sampler.draws - state.n_draws)
-    iterations = before - (-warm // sampler.warmup_block) - (-rest // BLOCK)
-    return run(sampler.step, state, max_iter=iterations, observers=observers, resume=resume)
+    iterations = before - (-warm // sampler.warmup_block_length) - (-rest // BLOCK)
+    return run(sampler.run_iteration, state, max_iter=iterations, observers=observers, resume=resume)
 
 
 def _fingerprint_run(sampler: Sampler, state: SamplerState, random_state: int) -> dict[str, Any]:
-    """What a checkpoint must share with the run that resumes it; the number of draws may change.
-
-    The density is identified by its values at the start: functions cannot be compared between processes.
-    """
-    algorithm = _describe(sampler.algorithm)
+    """What a checkpoint must share with the run that resumes it; the number of draws may change."""
+    algorithm = _describe_part(sampler.algorithm)
     return {
         **(algorithm if isinstance(algorithm, dict) else {"algorithm": algorithm}),
-        "start": _describe(state.position),
-        "density": _describe(state.log_density),
+        "start": _describe_part(state.position),
+        "density": _describe_part(state.log_density),  # functions cannot be compared between processes
         "warmup": sampler.warmup,
         "thin": sampler.thin,
         "random_state": random_state,
     }
 
 
-def _describe(value: Any) -> Any:
+def _describe_part(value: Any) -> Any:
     """A part of an algorithm: tensors by their bytes, functions by their names."""
     if isinstance(value, Tensor):
         return fingerprint_values(value)
     if is_dataclass(value) and not isinstance(value, type):
-        parts = {part.name: _describe(getattr(value, part.name)) for part in fields(value)}
+        parts = {part.name: _describe_part(getattr(value, part.name)) for part in fields(value)}
         return {"algorithm": type(value).__name__, **parts}
     if isinstance(value, Mapping):
-        return {str(name): _describe(part) for name, part in value.items()}
+        return {str(name): _describe_part(part) for name, part in value.items()}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     return getattr(value, "__qualname__", type(value).__name__)
@@ -618,7 +580,7 @@ def _make_progress_bar(verbose: bool | None, sampler: Sampler) -> Observer[Sampl
             return "warm-up"
         if time.monotonic() - updated > 1.0 or progress.stopped:
             acceptance = ""
-            if sampler.final_kernel(state).chance is not None:
+            if sampler.get_draw_kernel(state).chance is not None:
                 mean = float(state.acceptance_sum.mean()) / (state.n_draws * sampler.thin)
                 acceptance = f"acceptance {mean:.2f}, "
             table = torch.cat(state.densities).T[:, :, None].double().cpu().numpy()
@@ -635,14 +597,14 @@ def _collect_draws(
 ) -> Draws:
     """The draws of all iterations."""
     state = outcome.state
-    kernel = sampler.final_kernel(state)
+    kernel = sampler.get_draw_kernel(state)
     steps = state.n_draws * sampler.thin
     empty = state.position[None][:0], state.log_density[None][:0]
     return Draws(
         positions=torch.cat([empty[0], *state.draws])[: sampler.draws],
         log_density=torch.cat([empty[1], *state.densities])[: sampler.draws],
         space=space,
-        algorithm=sampler.algorithm_after(state.tuning, sampler.warmup),
+        algorithm=sampler.make_tuned_algorithm(state.tuning, sampler.warmup),
         acceptance=None if kernel.chance is None or steps == 0 else state.acceptance_sum / steps,
         nan_proposals=state.nan_proposals,
         zero_density_proposals=state.zero_density_proposals,

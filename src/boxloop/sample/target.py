@@ -69,14 +69,7 @@ def make_target(
     gradient: ValueAndGradient | None = None,
     batched: bool = True,
 ) -> Target:
-    """The density of unconstrained vectors, from a density of values.
-
-    Args:
-        log_density: a function of the values of all chains at once; of a mapping of tensors if they have names.
-        space: the shapes and supports of the values.
-        gradient: value and gradient in one call, for plain vectors without constraint only.
-        batched: false for a function of the values of one chain; it is then mapped over chains.
-    """
+    """The density of unconstrained vectors, from a density of values."""
     of_chains = log_density if batched else torch.func.vmap(log_density)
     if space.is_vector:
         return Target(of_chains, gradient, space)
@@ -113,7 +106,7 @@ def check_integer(name: str, value: object, least: int) -> None:
 
 
 @contextmanager
-def without_validation() -> Iterator[None]:
+def disable_validation() -> Iterator[None]:
     """Switch off parameter checks of ``torch.distributions`` and NumPy warnings: invalid proposals are rejected."""
     before = Distribution._validate_args
     Distribution.set_default_validate_args(False)
@@ -125,22 +118,14 @@ def without_validation() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Part:
-    """One named value: its columns in the vector, and its transform.
+class ValueLayout:
+    """One named value: its columns in the vector, and its transform."""
 
-    Args:
-        shape: of the value, for one chain.
-        free_shape: of its unconstrained form.
-        first: its first column in the vector.
-        transform: from unconstrained numbers to the value; None for the identity.
-        support: of the value; None without a constraint.
-    """
-
-    shape: tuple[int, ...]
-    free_shape: tuple[int, ...]
-    first: int
-    transform: Transform | None
-    support: Constraint | None = None
+    shape: tuple[int, ...]  # of the value, for one chain
+    free_shape: tuple[int, ...]  # of its unconstrained form
+    first: int  # its first column in the vector
+    transform: Transform | None  # from unconstrained numbers to the value; None for the identity
+    support: Constraint | None = None  # of the value; None without a constraint
 
     @property
     def columns(self) -> slice:
@@ -150,30 +135,15 @@ class Part:
 
 @dataclass(frozen=True)
 class ParameterSpace:
-    """Shapes and supports of the values that are sampled, and their map from unconstrained vectors.
+    """Shapes and supports of the values that are sampled, and their map from unconstrained vectors."""
 
-    Args:
-        parts: by name.
-        named: whether users see the values as a mapping, rather than as one tensor.
-
-    Example:
-        >>> import torch
-        >>> from torch.distributions.constraints import positive
-        >>> start = {"scale": torch.ones(5), "mean": torch.zeros(5, 2)}
-        >>> space = ParameterSpace.of(start, {"scale": positive})
-        >>> position = space.pack(start)
-        >>> position.shape, space.names
-        (torch.Size([5, 3]), ('scale', 'mean[0]', 'mean[1]'))
-        >>> values, log_volume = space.unpack(position)
-        >>> values["scale"]
-        tensor([1., 1., 1., 1., 1.])
-    """
-
-    parts: Mapping[str, Part]
-    named: bool
+    parts: Mapping[str, ValueLayout]  # by name
+    named: bool  # whether users see the values as a mapping, rather than as one tensor
 
     @classmethod
-    def of(cls, start: Tensor | Values, support: Constraint | Mapping[str, Constraint] | None = None) -> Self:
+    def from_start(
+        cls, start: Tensor | Values, support: Constraint | Mapping[str, Constraint] | None = None
+    ) -> Self:
         """The space of starting values with a leading axis of chains."""
         named = not isinstance(start, Tensor)
         values: Values = start if not isinstance(start, Tensor) else {UNNAMED: start}
@@ -190,10 +160,10 @@ class ParameterSpace:
         unknown = set(supports) - set(values)
         if unknown:
             raise ValueError(f"support names {sorted(unknown)[0]!r}, which is not among {sorted(values)}")
-        parts: dict[str, Part] = {}
+        parts: dict[str, ValueLayout] = {}
         first = 0
         for name, value in values.items():
-            parts[name] = _make_part(name, value, supports.get(name), first)
+            parts[name] = _make_value_layout(name, value, supports.get(name), first)
             first += prod(parts[name].free_shape)
         if first == 0:
             raise ValueError("start has no numbers to sample")
@@ -223,11 +193,9 @@ class ParameterSpace:
         values, _ = self.unpack(torch.stack([torch.zeros_like(other), other]))
         return torch.cat([(value[0] == value[1]).reshape(-1) for value in values.values()])
 
-    def share_at_bounds(self, position: Tensor) -> dict[str, float]:
-        """Share of each value's numbers so near to a bound that a move away from the others leaves them unchanged.
-
-        Only for supports of single numbers. A density that rises to a bound without limit is cut off there by rounding.
-        """
+    def measure_share_at_bounds(self, position: Tensor) -> dict[str, float]:
+        """Share of each value's numbers so near to a bound that a move away from the others leaves them unchanged."""
+        # A density that rises to a bound without limit is cut off there by rounding.
         values, moved = self.unpack(position)[0], self.unpack(position + 0.5)[0]
         scalar = [
             name for name, part in self.parts.items() if part.transform and part.free_shape == part.shape
@@ -256,10 +224,10 @@ class ParameterSpace:
         return values, log_volume
 
 
-def _make_part(name: str, value: Tensor, support: Constraint | None, first: int) -> Part:
+def _make_value_layout(name: str, value: Tensor, support: Constraint | None, first: int) -> ValueLayout:
     shape = tuple(value.shape[1:])
     if support is None or support is real:
-        return Part(shape, shape, first, None)
+        return ValueLayout(shape, shape, first, None)
     if not isinstance(support, Constraint):
         raise ValueError(
             f"the support of {name!r} must be one of torch.distributions.constraints, got {support!r}"
@@ -277,7 +245,7 @@ def _make_part(name: str, value: Tensor, support: Constraint | None, first: int)
     free = transform.inv(value)
     if not bool(torch.isfinite(free).all()):
         raise ValueError(f"start of {name!r} lies on the boundary of its support, {support}: move it inside")
-    return Part(shape, tuple(free.shape[1:]), first, transform, support)
+    return ValueLayout(shape, tuple(free.shape[1:]), first, transform, support)
 
 
 def _is_on_boundary(support: Constraint, value: Tensor) -> bool:

@@ -116,7 +116,7 @@ class Audit:
         Returns:
             The axes, (2, 2); ``axes[0, 0].figure`` is the figure.
         """
-        from boxloop.figures import dress, gains, new_figure, say
+        from boxloop.figures import dress, new_figure, score_differences, write_message
 
         grid = np.asarray(new_figure(11.6, 8.8).subplots(2, 2), dtype=object)
         for ax, check, name in (
@@ -125,13 +125,13 @@ class Audit:
         ):
             if check is None:
                 dress(ax, name)
-                say(ax, "not checked")
+                write_message(ax, "not checked")
             else:
                 check.plot(ax)
         self.held_out.plot(grid[1, 0])
         differences = {name: (d.value, d.standard_error) for name, d in self.held_out.differences.items()}
         lower_is_better = {"CRPS", "squared error", "Brier score"}
-        gains(differences, lower_is_better, grid[1, 1], title="Posterior minus mean network")
+        score_differences(differences, lower_is_better, grid[1, 1], title="Posterior minus mean network")
         return grid
 
     def __str__(self) -> str:
@@ -454,12 +454,12 @@ class HeldOutScores:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Coverage or reliability of both in ``ax``, or in a new figure, with the band expected by chance."""
-        from boxloop.figures import coverage_of, reliability_diagram
+        from boxloop.figures import predictor_coverage, reliability_diagram
 
         both = {"posterior": self.posterior, "mean network": self.mean}
         if isinstance(self.posterior, RegressionScores):
             transforms = {name: scores.transform for name, scores in both.items()}
-            return coverage_of(transforms, ax, title="Coverage of held-out rows")
+            return predictor_coverage(transforms, ax, title="Coverage of held-out rows")
         curves = {name: scores.reliability.curve() for name, scores in both.items()}
         return reliability_diagram(curves, ax, title="Reliability on held-out rows")
 

@@ -77,12 +77,12 @@ class LastLayerCheck:
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Standard deviations of the weights, relative to those of the reference."""
-        from boxloop.figures import width_ratios
+        from boxloop.figures import standard_deviation_ratios
 
         title = f"Last layer: outputs have {self.output_ratio:.2g} × the exact variance"
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = self.std / self.exact_std
-        return width_ratios(self.exact_std, ratio, ax, title=title)
+        return standard_deviation_ratios(self.exact_std, ratio, ax, title=title)
 
     def _assess_agreement(self) -> tuple[Level, str, str]:
         """Level, verdict and remedy. Outputs count first: weights that the data do not determine affect them little."""

@@ -40,25 +40,14 @@ LOG_2PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class Scatter(Tree):
-    r"""Sufficient statistics of complete rows for factor analysis.
+    """Sufficient statistics of complete rows for factor analysis."""
 
-    Args:
-        centre: mean of the rows, (d,); or (c, d), of a table for each chain.
-        root: G with :math:`G^\top G = \sum_i (x_i - \bar x)(x_i - \bar x)^\top`, (r, d) or (c, r, d).
-        count: n.
-
-    Example:
-        >>> import torch
-        >>> Scatter.of(torch.zeros(3), torch.eye(3), 10).root.shape
-        torch.Size([3, 3])
-    """
-
-    centre: Tensor
-    root: Tensor
-    count: int
+    centre: Tensor  # mean of the rows, (d,); or (c, d), of a table for each chain
+    root: Tensor  # G of G' G, the scatter about that mean, (r, d) or (c, r, d)
+    count: int  # n
 
     @classmethod
-    def of(cls, mean: Tensor, covariance: Tensor, count: int) -> Self:
+    def from_covariance(cls, mean: Tensor, covariance: Tensor, count: int) -> Self:
         """From a mean (..., d) and a covariance (..., d, d), divisor n, of n rows."""
         size, axes = torch.linalg.eigh(covariance * count)
         r = min(mean.shape[-1], count - 1)
@@ -66,11 +55,11 @@ class Scatter(Tree):
         return cls(mean, root[..., root.shape[-2] - r :, :], count)
 
     @classmethod
-    def of_rows(cls, rows: Tensor) -> Self:
+    def from_rows(cls, rows: Tensor) -> Self:
         """From rows (..., n, d)."""
         mean = rows.mean(-2)
         centred = rows - mean[..., None, :]
-        return cls.of(mean, centred.mT @ centred / rows.shape[-2], rows.shape[-2])
+        return cls.from_covariance(mean, centred.mT @ centred / rows.shape[-2], rows.shape[-2])
 
 
 class Factors(NamedTuple):
@@ -96,7 +85,7 @@ class _LatentSums(NamedTuple):
     cross: Tensor
     mean: Tensor
 
-    def second(self, n: int) -> Tensor:
+    def second_moments(self, n: int) -> Tensor:
         """Second moments about zero times n, (c, k, k)."""
         return self.inner + n * self.mean[..., :, None] * self.mean[..., None, :]
 
@@ -112,7 +101,7 @@ def unpack_factors(position: Tensor, d: int) -> Factors:
     return Factors(mean, loadings.unflatten(-1, (d, loadings.shape[-1] // d)), log_noise.exp())
 
 
-def gibbs_factor(rows: Scatter, prior: FactorPrior) -> Kernel:
+def make_factor_kernel(rows: Scatter, prior: FactorPrior) -> Kernel:
     r"""The Gibbs kernel of factor analysis: sums of factors, then mean, loadings and noise, then two flat moves.
 
     The density stored with a position is that of the parameters with the factors integrated out,
@@ -133,7 +122,7 @@ def gibbs_factor(rows: Scatter, prior: FactorPrior) -> Kernel:
         >>> stream = generator(0)
         >>> rows = torch.randn(100, 4, generator=stream, dtype=torch.float64)
         >>> prior = FactorPrior.around(rows.mean(0), rows.var(0), 2)
-        >>> kernel = gibbs_factor(Scatter.of_rows(rows), prior)
+        >>> kernel = make_factor_kernel(Scatter.from_rows(rows), prior)
         >>> path = advance(kernel, kernel.init(start_factors(prior, 8, stream)), 10, stream)
         >>> path.position.shape
         torch.Size([10, 8, 16])
@@ -214,7 +203,7 @@ def _draw_parameters(
     n, dtype = rows.count, values.mean.dtype
     difference, (inner, cross, z) = rows.centre - values.mean, latent
     # One rotation of the factors makes the regressions of all columns diagonal.
-    size, axes = torch.linalg.eigh(latent.second(n))
+    size, axes = torch.linalg.eigh(latent.second_moments(n))
     precision = size[:, None] / values.noise[..., None] + 1.0 / prior.loading[:, None]
     score = (cross + n * difference[..., None] * z[:, None]) @ axes / values.noise[..., None]
     rotated = score / precision + normal(tuple(precision.shape), stream, dtype) / precision.sqrt()
@@ -256,7 +245,7 @@ def scale_factors(
     c, d, k = loadings.shape
     if n - d < k:
         return values, None
-    old = cholesky(latent.second(n))
+    old = cholesky(latent.second_moments(n))
     new = wishart_root(loadings.new_full((c,), float(n - d)), k, stream)
     scaled = solve_triangular(new, loadings @ old, upper=False, left=False)
     gain = (loadings.square() - scaled.square()).sum(-1) / prior.loading

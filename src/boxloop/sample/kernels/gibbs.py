@@ -27,7 +27,7 @@ Conditional = Callable[[dict[str, Tensor], Generator], Tensor]
 
 
 @runtime_checkable
-class Algorithm(Protocol):
+class SamplingAlgorithm(Protocol):
     """An algorithm: it makes a kernel for a target."""
 
     def kernel(self, target: Target) -> Kernel:
@@ -60,7 +60,7 @@ class Gibbs:
         True
     """
 
-    blocks: Mapping[str, Conditional | Algorithm]
+    blocks: Mapping[str, Conditional | SamplingAlgorithm]
 
     def kernel(self, target: Target) -> Kernel:
         """The sweep over all blocks. It leaves the target invariant, but is not reversible."""
@@ -130,29 +130,11 @@ def _draw_block(
     return chains._replace(position=position)
 
 
-@dataclass(frozen=True, eq=False)
-class FixedKernel:
-    """A kernel as an algorithm, which a checkpoint identifies by the rows and the prior behind it.
-
-    Args:
-        sweep: the kernel.
-        digest: of the rows and the prior.
-    """
-
-    sweep: Kernel
-    digest: str
-
-    def kernel(self, target: Target) -> Kernel:
-        """The kernel, whatever the target."""
-        return self.sweep
-
-
 def restrict_to_support(free: Tensor, inside: Tensor, what: str, support: Constraint) -> Tensor:
-    """Unconstrained numbers of values inside their support; transforms that clamp would map others to its bound.
-
-    On a GPU others become NaN, which the draws report at the end: raising here would synchronise in every sweep.
-    """
-    if free.device.type != "cpu":
+    """Unconstrained numbers of values inside their support; transforms that clamp would map others to its bound."""
+    if (
+        free.device.type != "cpu"
+    ):  # Raising would synchronise in every sweep; the draws report NaN at the end.
         return torch.where(inside.reshape(inside.shape + (1,) * (free.dim() - inside.dim())), free, torch.nan)
     if not bool(inside.all() | ~torch.isfinite(free).all()):
         raise ValueError(f"{what} returned values outside of its support, {support}")
@@ -160,7 +142,12 @@ def restrict_to_support(free: Tensor, inside: Tensor, what: str, support: Constr
 
 
 def _move_block(
-    space: ParameterSpace, target: Target, name: str, algorithm: Algorithm, chains: Chains, stream: Generator
+    space: ParameterSpace,
+    target: Target,
+    name: str,
+    algorithm: SamplingAlgorithm,
+    chains: Chains,
+    stream: Generator,
 ) -> tuple[Chains, Info]:
     columns = space.parts[name].columns
     before, after = chains.position[:, : columns.start], chains.position[:, columns.stop :]

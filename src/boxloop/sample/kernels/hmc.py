@@ -30,8 +30,15 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.sample.kernels.metric import Metric, add_scaled, apply_metric_transpose, check_metric
-from boxloop.sample.kernels.metropolis import RuleName, draw_normals, metropolis
+from boxloop.sample.kernels.metropolis import (
+    Metric,
+    RuleName,
+    add_metric_step,
+    apply_metric_transpose,
+    check_metric,
+    draw_normals,
+    make_metropolis_kernel,
+)
 from boxloop.sample.target import Target
 
 MAX_GRADIENTS = 256
@@ -45,37 +52,22 @@ OUTER, INNER = 2 * 0.21178, 2 * (1.0 - 2 * 0.21178)
 
 
 class TrajectoryNoise(NamedTuple):
-    """The randomness of one trajectory.
+    """The randomness of one trajectory."""
 
-    Args:
-        momentum: (c, d).
-        energy: half its squared length, (c,).
-        steps: number of steps.
-        share: of h that is the length of a step.
-    """
-
-    momentum: Tensor
-    energy: Tensor
-    steps: int
-    share: float
+    momentum: Tensor  # (c, d)
+    energy: Tensor  # half its squared length, (c,)
+    steps: int  # number of steps
+    share: float  # of h that is the length of a step
 
 
 class TrajectoryEnd(NamedTuple):
-    """Both ends of a trajectory of every chain, by which its length is tuned.
+    """Both ends of a trajectory of every chain, by which its length is tuned."""
 
-    Args:
-        start: positions (c, d).
-        position: proposed positions, (c, d).
-        momentum: there, (c, d).
-        length: of the trajectory.
-        gradients: evaluated on the way.
-    """
-
-    start: Tensor
-    position: Tensor
-    momentum: Tensor
-    length: float
-    gradients: int
+    start: Tensor  # positions (c, d)
+    position: Tensor  # proposed positions, (c, d)
+    momentum: Tensor  # there, (c, d)
+    length: float  # of the trajectory
+    gradients: int  # evaluated on the way
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,7 +144,7 @@ class HMC:
             momentum = torch.add(start.momentum, gradient, alpha=last * h)
             gradients, values = stages * start.steps, []
             for left in range(gradients, 0, -1):
-                position = add_scaled(metric, position, momentum, h)
+                position = add_metric_step(metric, position, momentum, h)
                 value, raw = value_and_gradient(position)
                 values.append(value)
                 gradient = apply_metric_transpose(metric, raw)
@@ -165,7 +157,7 @@ class HMC:
             end = TrajectoryEnd(chains.position, position, momentum, gradients * h, gradients)
             return Chains(position, value, (gradient,)), Info(log_ratio, end)
 
-        return metropolis(init, noise, propose, self.rule)
+        return make_metropolis_kernel(init, noise, propose, self.rule)
 
     def step_and_length(self, columns: int) -> tuple[float, float]:
         """h and T, or the values at which tuning starts."""
@@ -196,13 +188,7 @@ def is_divergent(log_ratio: Tensor) -> Tensor:
 
 
 def mark_divergences(log_ratio: Tensor, values: Sequence[Tensor], energy: Tensor) -> Tensor:
-    """Log-ratios (c,), with the least finite number in place of those that overflowed after a divergence.
-
-    Args:
-        log_ratio: of the ends of trajectories.
-        values: the log-density at each of their points, each (c,).
-        energy: log-density less kinetic energy at their start, (c,).
-    """
+    """Log-ratios (c,), with the least finite number in place of those that overflowed after a divergence."""
     points = torch.stack(list(values))
     fell = (torch.isfinite(points) & (points < energy - DIVERGED)).any(0)
     return log_ratio.masked_fill_(fell & ~torch.isfinite(log_ratio), torch.finfo(log_ratio.dtype).min)

@@ -10,23 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel, Noise
-from boxloop.sample.kernels.metropolis import RuleName, metropolis
+from boxloop.sample.kernels.metropolis import RuleName, make_metropolis_kernel
 from boxloop.sample.target import Target
-
-
-class Proposal(Protocol):
-    """A distribution over positions: any :class:`boxloop.types.Distribution` with one member."""
-
-    def draw(self, n: int, generator: Generator) -> Tensor:
-        """(1, n, d)."""
-
-    def log_prob(self, rows: Tensor) -> Tensor:
-        """(n, d) -> (1, n)."""
+from boxloop.types import Distribution
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +41,7 @@ class Independent:
         True
     """
 
-    proposal: Proposal
+    proposal: Distribution
     rule: RuleName = "metropolis"
 
     def kernel(self, target: Target) -> Kernel:
@@ -74,7 +65,7 @@ class Independent:
             there = Chains(position, value, (log_proposal,))
             return there, Info(value - log_proposal - chains.log_density + chains.auxiliary[0])
 
-        return metropolis(init, noise, propose, self.rule)
+        return make_metropolis_kernel(init, noise, propose, self.rule)
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,4 +111,4 @@ class MetropolisHastings:
             position = self.propose(chains.position, stream)
             return init(position), Info(self.log_ratio(chains.position, position))
 
-        return metropolis(init, noise, propose, self.rule)
+        return make_metropolis_kernel(init, noise, propose, self.rule)

@@ -16,14 +16,16 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel, Noise
-from boxloop.sample.kernels.metric import (
+from boxloop.sample.kernels.metropolis import (
     Metric,
-    add_scaled,
+    RuleName,
+    add_metric_step,
     apply_metric,
     apply_metric_transpose,
     check_metric,
+    draw_normals,
+    make_metropolis_kernel,
 )
-from boxloop.sample.kernels.metropolis import RuleName, draw_normals, metropolis
 from boxloop.sample.target import Target
 
 
@@ -81,7 +83,7 @@ class MALA:
             move, stretched = item
             (here,) = chains.auxiliary
             square = scale_of(chains) ** 2
-            position = add_scaled(metric, chains.position, here, 0.5 * square).add_(stretched)
+            position = add_metric_step(metric, chains.position, here, 0.5 * square).add_(stretched)
             value, gradient = value_and_gradient(position)
             there = apply_metric_transpose(metric, gradient)
             both = here + there
@@ -89,7 +91,7 @@ class MALA:
             log_ratio = (value - chains.log_density).sub_(cross, alpha=0.5)
             return Chains(position, value, (there,)), Info(log_ratio)
 
-        return metropolis(init, noise, propose, self.rule, finite=True)
+        return make_metropolis_kernel(init, noise, propose, self.rule, finite=True)
 
     def initial_scale(self, columns: int) -> float:
         """The scale at which tuning starts."""

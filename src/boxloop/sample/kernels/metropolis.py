@@ -1,4 +1,4 @@
-r"""The Metropolis step that every kernel with a ratio shares: propose, compare, accept or stay.
+r"""The Metropolis step that every kernel with a ratio shares, and the metric of proposals.
 
 .. math:: \alpha^{MH}(x, y) = \min(1, r), \qquad \alpha^{b}(x, y) = \frac{r}{1 + r},
           \qquad r = \frac{\pi(y) \, q(y, x)}{\pi(x) \, q(x, y)}
@@ -23,70 +23,44 @@ RuleName = Literal["metropolis", "barker"]
 Propose = Callable[[Chains, Any], tuple[Chains, Info]]
 Moves = Callable[[Chains, int, Generator], Tensor | Sequence[Any]]
 
+Metric = Tensor | None
+"""None for the identity, (d,) for scales of the columns, (d, d) for a lower triangular factor."""
+
+LEAST_VARIANCE = 1e-12
+"""Variance given to a column that never moved, in units of the largest."""
+
 LERP_SIZE = 8192
 """Numbers in the positions from which interpolation is faster than a mask."""
 
 
-class Rule(NamedTuple):
-    """An acceptance rule.
+class AcceptanceRule(NamedTuple):
+    """An acceptance rule."""
 
-    Args:
-        threshold: uniform numbers in [0, 1) -> thresholds of the log-ratio; may work in place.
-        probability: log-ratio -> acceptance probability.
-    """
-
-    threshold: Callable[[Tensor], Tensor]
-    probability: Callable[[Tensor], Tensor]
+    threshold: Callable[[Tensor], Tensor]  # uniform numbers -> thresholds of the log-ratio; may work in place
+    probability: Callable[[Tensor], Tensor]  # log-ratio -> acceptance probability
 
 
-def _logistic(uniform: Tensor) -> Tensor:
+def _to_logistic(uniform: Tensor) -> Tensor:
     return torch.logit(uniform.clamp_(min=torch.finfo(uniform.dtype).eps / 4))
 
 
-RULES: dict[RuleName, Rule] = {
-    "metropolis": Rule(
+RULES: dict[RuleName, AcceptanceRule] = {
+    "metropolis": AcceptanceRule(
         lambda uniform: uniform.neg_().log1p_(), lambda log_ratio: log_ratio.clamp(max=0.0).exp()
     ),
-    "barker": Rule(_logistic, torch.sigmoid),
+    "barker": AcceptanceRule(_to_logistic, torch.sigmoid),
 }
 """Lemma 1.8. Barker's rule accepts less often and mixes more slowly (Peskun 1973)."""
 
 
-def metropolis(
+def make_metropolis_kernel(
     init: Callable[[Tensor], Chains],
     noise: Moves,
     propose: Propose,
     rule: RuleName = "metropolis",
     finite: bool = False,
 ) -> Kernel:
-    """A kernel from a proposal and its ratio.
-
-    Args:
-        init: positions -> chains, with their log-density and whatever else is stored with a position.
-        noise: the randomness of n proposals, one item each.
-        propose: (chains, item) -> (proposed chains, info with the log-ratio (c,)). Chains hold the stored log-density
-            of both ends.
-        rule: how a ratio becomes an acceptance probability.
-        finite: whether proposed positions are finite whatever the density does, so that interpolation can select
-            between them and the old ones, several times faster than a mask.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.chain import advance
-        >>> from boxloop.numeric import generator
-        >>> def propose(chains, move):
-        ...     position = chains.position + move
-        ...     there = Chains(position, -0.5 * position[:, 0] ** 2)
-        ...     return there, Info(there.log_density - chains.log_density)
-        >>> kernel = metropolis(
-        ...     init=lambda position: Chains(position, -0.5 * position[:, 0] ** 2),
-        ...     noise=lambda chains, n, stream: torch.randn((n, *chains.position.shape), generator=stream),
-        ...     propose=propose,
-        ... )
-        >>> path = advance(kernel, kernel.init(torch.zeros(1000, 1)), 50, generator(0))
-        >>> bool((path.chains.position.var() - 1.0).abs() < 0.2)
-        True
-    """
+    """A kernel from a proposal and its ratio; ``finite`` says that proposals are finite whatever the density does."""
     threshold = RULES[rule].threshold
 
     def noise_and_thresholds(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
@@ -101,12 +75,12 @@ def metropolis(
         move, level = item
         there, info = propose(chains, move)
         assert info.log_ratio is not None
-        return select_chains(level < info.log_ratio, there, chains, finite), info
+        return select_accepted(level < info.log_ratio, there, chains, finite), info
 
     return Kernel(init, noise_and_thresholds, step, RULES[rule].probability)
 
 
-def select_chains(accept: Tensor, proposed: Chains, current: Chains, finite: bool = False) -> Chains:
+def select_accepted(accept: Tensor, proposed: Chains, current: Chains, finite: bool = False) -> Chains:
     """Each chain at the proposed position if accepted, else where it was."""
     column = accept[:, None]
     if finite and current.position.numel() >= LERP_SIZE and current.position.device.type == "cpu":
@@ -128,3 +102,67 @@ def draw_normals(chains: Chains, n: int, stream: Generator) -> Tensor:
     position = chains.position
     noise = torch.randn((n, *position.shape), generator=stream, dtype=torch.float32, device=position.device)
     return noise.to(position.dtype)
+
+
+# The metric of a proposal: a factor F such that F F' approximates the covariance of the target.
+
+
+def apply_metric(metric: Metric, rows: Tensor) -> Tensor:
+    """F times each row, (..., d)."""
+    if metric is None:
+        return rows
+    return rows * metric if metric.dim() == 1 else rows @ metric.mT
+
+
+def add_metric_step(metric: Metric, base: Tensor, rows: Tensor, factor: float) -> Tensor:
+    """``base + factor * F rows``, in one operation if possible."""
+    if metric is None:
+        return torch.add(base, rows, alpha=factor)
+    if metric.dim() == 1:
+        return torch.addcmul(base, rows, metric, value=factor)
+    return torch.addmm(base, rows, metric.mT, alpha=factor)
+
+
+def apply_metric_transpose(metric: Metric, gradients: Tensor) -> Tensor:
+    """F' times each row: gradients in the coordinates of the metric."""
+    if metric is None:
+        return gradients
+    return gradients * metric if metric.dim() == 1 else gradients @ metric
+
+
+def check_metric(metric: Metric) -> None:
+    """Refuse anything but a factor of a covariance."""
+    if metric is None:
+        return
+    if not isinstance(metric, Tensor) or metric.dim() not in (1, 2) or metric.shape[0] != metric.shape[-1]:
+        raise ValueError(
+            "a metric is a tensor: a vector of positive scales or a lower triangular factor of a covariance"
+        )
+    diagonal = metric if metric.dim() == 1 else metric.diagonal()
+    if not bool((diagonal > 0).all()) or not bool(torch.isfinite(metric).all()):
+        raise ValueError(
+            "a metric must have positive scales or a positive diagonal, and finite numbers throughout"
+        )
+    if metric.dim() == 2 and bool(metric.triu(1).any()):
+        raise ValueError("a metric must be lower triangular: pass torch.linalg.cholesky(covariance)")
+
+
+def make_metric(covariance: Tensor, count: int) -> Tensor | None:
+    """A metric from the covariance of ``count`` positions, shrunk if they are few; None if all are equal."""
+    variance = covariance if covariance.dim() == 1 else covariance.diagonal()
+    if not bool(torch.isfinite(covariance).all()) or not bool((variance > 0).any()):
+        return None
+    scale = torch.where(variance > 0, variance, LEAST_VARIANCE * variance.max()).sqrt()
+    if covariance.dim() == 1:
+        return scale
+    correlation = covariance / (scale[:, None] * scale) * (count / (count + 2.0 * len(scale)))
+    correlation.diagonal().fill_(1.0)
+    # Row-major, as read from a checkpoint: products with another layout differ in their last digit.
+    return (scale[:, None] * torch.linalg.cholesky(correlation)).contiguous()
+
+
+def measure_narrowest_width(factor: Tensor, metric: Tensor) -> float:
+    """Smallest standard deviation over directions, in units of the metric, of a covariance with this factor."""
+    if factor.dim() == 1:
+        return float((factor / metric).min())
+    return float(torch.linalg.svdvals(torch.linalg.solve_triangular(metric, factor, upper=False))[-1])

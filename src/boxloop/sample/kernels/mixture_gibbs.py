@@ -40,12 +40,7 @@ SEEDS = 2048
 
 
 class MixtureRows:
-    """Rows as features of the components' log-densities.
-
-    Args:
-        rows: (n, d), or (c, n, d) where every chain has rows of its own.
-        diagonal: whether the features are (1, x, x^2), or (1, x, x_i x_j).
-    """
+    """Rows as features of the components' log-densities."""
 
     def __init__(self, rows: Tensor, diagonal: bool) -> None:
         self.columns = rows.mT.contiguous()
@@ -53,10 +48,10 @@ class MixtureRows:
         d, self.n = self.columns.shape[-2:]
         self.p = 1 + 2 * d if diagonal else 1 + d + d * (d + 1) // 2
         small = self.columns.numel() // d * self.p <= STORED
-        self.stored = self.features(self.columns) if small else None
-        self.total = torch.stack([self.tile(*span).sum(-1) for span in self.spans(1)]).sum(0)
+        self.stored = self.compute_features(self.columns) if small else None
+        self.total = torch.stack([self.select_features(*span).sum(-1) for span in self.list_spans(1)]).sum(0)
 
-    def features(self, columns: Tensor) -> Tensor:
+    def compute_features(self, columns: Tensor) -> Tensor:
         """Features (..., p, n) of columns (..., d, n)."""
         if self.diagonal:
             squares = columns.square()
@@ -65,13 +60,13 @@ class MixtureRows:
             squares = columns[..., i, :] * columns[..., j, :]
         return torch.cat([torch.ones_like(columns[..., :1, :]), columns, squares], dim=-2)
 
-    def tile(self, start: int, stop: int) -> Tensor:
+    def select_features(self, start: int, stop: int) -> Tensor:
         """Features of some rows, (..., p, stop - start)."""
         if self.stored is not None:
             return self.stored[..., start:stop]
-        return self.features(self.columns[..., start:stop])
+        return self.compute_features(self.columns[..., start:stop])
 
-    def spans(self, width: int) -> list[tuple[int, int]]:
+    def list_spans(self, width: int) -> list[tuple[int, int]]:
         """Start and stop of tiles, for ``width`` log-joints per row."""
         entries = TILE_ENTRIES.get(self.columns.device.type, TILE_ENTRIES["cuda"])
         size = max(64, entries // max(width, 1))
@@ -80,37 +75,26 @@ class MixtureRows:
         return [(start, min(start + size, self.n)) for start in range(0, self.n, size)]
 
 
-def natural_parameters(family: Component) -> Tensor:
+def compute_natural_parameters(family: Component) -> Tensor:
     """Weights of the features in the log-density of every member, (m, p)."""
     if isinstance(family, FullGaussian):
         return family.natural
     return torch.cat([-family.log_partition().sum(1, keepdim=True), family.natural()], dim=1)
 
 
-def sweep(
+def sweep_rows(
     rows: MixtureRows, log_weight: Tensor, family: Component, stream: Generator | None
 ) -> tuple[Tensor, Tensor]:
-    r"""One pass over the rows: draw their components, sum features by component, and compute the log-likelihood.
-
-    A uniform number selects a row's component among cumulative responsibilities. Sums over the rows *beyond* each
-    component are matrix products, and sums over the rows *of* each are their differences.
-
-    Args:
-        rows: features of the rows.
-        log_weight: (c, k).
-        family: c k members, the components of the first chain first.
-        stream: randomness; None draws no components.
-
-    Returns:
-        Summed features of each component's rows, (c, k, p), zero without a stream; log-likelihood, (c,).
-    """
+    """One pass over the rows: draw their components, sum features by component, and compute the log-likelihood."""
     c, k = log_weight.shape
-    weight = natural_parameters(family).reshape(c, k, -1).clone()
+    weight = compute_natural_parameters(family).reshape(c, k, -1).clone()
     weight[..., 0] += log_weight
+    # A uniform number selects a row's component among cumulative responsibilities. Sums over the rows *beyond* each
+    # component are matrix products, and sums over the rows *of* each are their differences.
     beyond = weight.new_zeros(c, k + 1, rows.p)
     log_likelihood = weight.new_zeros(c)
-    for start, stop in rows.spans(c * k):
-        features = rows.tile(start, stop)
+    for start, stop in rows.list_spans(c * k):
+        features = rows.select_features(start, stop)
         share = torch.matmul(weight, features)
         peak = share.amax(1, keepdim=True)
         share = share.sub_(peak).exp_().cumsum(1)
@@ -126,21 +110,7 @@ def sweep(
 
 
 def pack_mixture(log_weight: Tensor, family: Component) -> Tensor:
-    """Positions of c chains: log-weights, means, and factors of covariances with log-diagonals or log-variances.
-
-    Args:
-        log_weight: (c, k).
-        family: c k members.
-
-    Returns:
-        (c, k + k d + k d (d + 1) / 2), or (c, k + 2 k d) where covariances are diagonal.
-
-    Example:
-        >>> import torch
-        >>> family = DiagonalGaussian(torch.zeros(6, 2), torch.ones(6, 2))
-        >>> pack_mixture(torch.full((3, 2), 0.5).log(), family).shape
-        torch.Size([3, 10])
-    """
+    """Positions of c chains: log-weights, means, and factors of covariances with log-diagonals or log-variances."""
     c = len(log_weight)
     last = log_factor(family.factor) if isinstance(family, FullGaussian) else family.variance.log()
     return torch.cat([log_weight, family.mean.reshape(c, -1), last.reshape(c, -1)], dim=1)
@@ -155,7 +125,7 @@ def unpack_mixture(position: Tensor, k: int, d: int, *, diagonal: bool) -> tuple
     return log_weight, FullGaussian(mean, from_log_factor(last, d))
 
 
-def gibbs_mixture(rows: Tensor, prior: MixturePrior) -> Kernel:
+def make_mixture_kernel(rows: Tensor, prior: MixturePrior) -> Kernel:
     r"""The Gibbs kernel of a Gaussian mixture: components of rows, then weights, means and covariances.
 
     Every step is accepted. The density stored with a position is that of the parameters with the components of rows
@@ -177,7 +147,7 @@ def gibbs_mixture(rows: Tensor, prior: MixturePrior) -> Kernel:
         >>> stream = generator(0)
         >>> rows = torch.randn(100, 2, generator=stream, dtype=torch.float64)
         >>> prior = MixturePrior.around(rows.mean(0), rows.T.cov(), 3)
-        >>> kernel = gibbs_mixture(rows, prior)
+        >>> kernel = make_mixture_kernel(rows, prior)
         >>> path = advance(kernel, kernel.init(start_mixture(rows, prior, 4, stream)), 10, stream)
         >>> path.position.shape
         torch.Size([10, 4, 18])
@@ -188,7 +158,7 @@ def gibbs_mixture(rows: Tensor, prior: MixturePrior) -> Kernel:
 
     def init(position: Tensor) -> Chains:
         log_weight, family = unpack_mixture(position, k, d, diagonal=diagonal)
-        sums, log_likelihood = sweep(features, log_weight, family, None)
+        sums, log_likelihood = sweep_rows(features, log_weight, family, None)
         return Chains(position, log_likelihood + prior.log_prob(log_weight, family), (sums,))
 
     def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
@@ -198,10 +168,10 @@ def gibbs_mixture(rows: Tensor, prior: MixturePrior) -> Kernel:
         (sums,) = chains.auxiliary
         if not bool(sums.any()):  # No components have been drawn for these positions.
             parameters = unpack_mixture(chains.position, k, d, diagonal=diagonal)
-            sums, _ = sweep(features, *parameters, stream)
+            sums, _ = sweep_rows(features, *parameters, stream)
         log_weight = prior.weights.posterior(sums[..., 0]).draw(stream)
         family = prior.components.posterior(sums).draw(stream)
-        sums, log_likelihood = sweep(features, log_weight, family, stream)
+        sums, log_likelihood = sweep_rows(features, log_weight, family, stream)
         density = log_likelihood + prior.log_prob(log_weight, family)
         return Chains(pack_mixture(log_weight, family), density, (sums,)), Info()
 
@@ -240,7 +210,8 @@ def start_mixture(rows: Tensor, prior: MixturePrior, chains: int, stream: Genera
     features = MixtureRows(rows, not isinstance(prior.components, NormalInverseWishart))
     assigned = torch.nn.functional.one_hot(owner, k).to(rows.dtype)
     sums = torch.matmul(
-        assigned.mT, torch.cat([features.tile(*span) for span in features.spans(1)], dim=-1).mT
+        assigned.mT,
+        torch.cat([features.select_features(*span) for span in features.list_spans(1)], dim=-1).mT,
     )
     log_weight = prior.weights.posterior(sums[..., 0]).draw(stream)
     return pack_mixture(log_weight, prior.components.posterior(sums).draw(stream))

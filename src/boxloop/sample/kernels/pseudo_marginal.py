@@ -20,8 +20,14 @@ from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel, Noise
 from boxloop.numeric import RandomState, generator
-from boxloop.sample.kernels.metric import Metric, apply_metric, check_metric
-from boxloop.sample.kernels.metropolis import RuleName, draw_normals, metropolis
+from boxloop.sample.kernels.metropolis import (
+    Metric,
+    RuleName,
+    apply_metric,
+    check_metric,
+    draw_normals,
+    make_metropolis_kernel,
+)
 from boxloop.sample.target import Target
 
 Estimator = Callable[[Tensor, Tensor], Tensor]
@@ -102,7 +108,7 @@ class PseudoMarginal:
             estimate = self.log_estimate(position, numbers)
             return Chains(position, estimate, (numbers,)), Info(estimate - chains.log_density)
 
-        return metropolis(init, noise, propose, self.rule, finite=True)
+        return make_metropolis_kernel(init, noise, propose, self.rule, finite=True)
 
     def initial_scale(self, columns: int) -> float:
         """The scale at which tuning starts."""

@@ -14,8 +14,14 @@ from typing import ClassVar, Self
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel
-from boxloop.sample.kernels.metric import Metric, apply_metric, check_metric
-from boxloop.sample.kernels.metropolis import RuleName, draw_normals, metropolis
+from boxloop.sample.kernels.metropolis import (
+    Metric,
+    RuleName,
+    apply_metric,
+    check_metric,
+    draw_normals,
+    make_metropolis_kernel,
+)
 from boxloop.sample.target import Target
 
 
@@ -66,7 +72,7 @@ class RandomWalk:
             there = Chains(position, density(position))
             return there, Info(there.log_density - chains.log_density)
 
-        return metropolis(init, noise, propose, self.rule, finite=True)
+        return make_metropolis_kernel(init, noise, propose, self.rule, finite=True)
 
     def initial_scale(self, columns: int) -> float:
         """The scale at which tuning starts."""
