@@ -177,35 +177,27 @@ WIDTHS, CHANNELS = (128, 128), (32, 64)
 
 @dataclass(frozen=True)
 class NetworkShapes:
-    """The shapes of rows, codes and images that default networks must fit; ``hidden`` counts channels of images."""
+    """The shapes of rows, codes and images that default networks must fit."""
 
     columns: int
     codes: int
-    image: Shape | None
-    hidden: Sequence[int] | None
+    convolution_input: (
+        tuple[int, int, int] | None
+    )  # (C, H, W); None for rows, or images too small to be halved
+    widths: tuple[int, ...]  # of hidden layers, or channels
 
-    @property
-    def channels_first(self) -> tuple[int, int, int] | None:
-        """(C, H, W)."""
-        if self.image is None:
-            return None
-        channels = 1 if len(self.image) == 2 else self.image[0]
-        return channels, self.image[-2], self.image[-1]
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Widths of hidden layers, or channels."""
-        if self.hidden is not None:
-            return tuple(int(width) for width in self.hidden)
-        if self.channels_first is None:
-            return WIDTHS
-        halves = int(math.log2(min(self.channels_first[1:])))  # Small images cannot be halved twice.
-        return CHANNELS[:halves]
-
-    @property
-    def convolution_input(self) -> tuple[int, int, int] | None:
-        """(C, H, W) for convolutions; None for rows, or images too small to be halved."""
-        return self.channels_first if self.widths else None
+    @classmethod
+    def from_parameters(
+        cls, columns: int, codes: int, image: Shape | None, hidden: Sequence[int] | None
+    ) -> NetworkShapes:
+        """With default widths where ``hidden`` is None."""
+        widths = WIDTHS if hidden is None else tuple(int(width) for width in hidden)
+        if image is None:
+            return cls(columns, codes, None, widths)
+        channels_first = (1 if len(image) == 2 else image[0], image[-2], image[-1])
+        if hidden is None:
+            widths = CHANNELS[: int(math.log2(min(image[-2:])))]  # Small images cannot be halved twice.
+        return cls(columns, codes, channels_first if widths else None, widths)
 
 
 def make_part(

@@ -322,11 +322,10 @@ def start_view(
     if isinstance(kind, nn.Module):
         part = make_part(kind, None, device, dtype, stream)
         return NetworkView(origin, scale, part, _measure_output_width(part, origin, kind), bounded=False)
-    shape = NetworkShapes(source.n_columns, n_features, schema.image, estimator.hidden)
-    image, widths = shape.convolution_input, shape.widths
-    network: Any = Layers(source.n_columns, widths, n_features)
-    if image is not None:
-        network = Convolutions(image, widths, n_features)
+    shapes = NetworkShapes.from_parameters(source.n_columns, n_features, schema.image, estimator.hidden)
+    network: Any = Layers(source.n_columns, shapes.widths, n_features)
+    if shapes.convolution_input is not None:
+        network = Convolutions(shapes.convolution_input, shapes.widths, n_features)
     part = make_part(None, network, device, dtype, stream)
     return NetworkView(origin, scale, part, n_features)
 

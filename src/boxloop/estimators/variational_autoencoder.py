@@ -492,7 +492,7 @@ def _prepare_training(
     latent: Any = StandardNormal(k)
     if estimator.prior == "mixture":
         latent = NormalMixturePrior.start(estimator.prior_components, k, streams[3], dtype)
-    shapes = NetworkShapes(source.n_columns, k, estimator.image_shape_, estimator.hidden)
+    shapes = NetworkShapes.from_parameters(source.n_columns, k, estimator.image_shape_, estimator.hidden)
     start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
     if before is None:
         start = _match_means(start, estimator.likelihood, survey)
