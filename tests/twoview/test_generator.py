@@ -24,7 +24,7 @@ from boxloop.twoview import (
     estimate_residual_variance,
     fit_code_mixture,
     keep_leading_variables,
-    prepend_variables,
+    prepend_canonical_variables,
     solve_reduced_rank_code,
     standardise_codes,
 )
@@ -59,7 +59,7 @@ def best_linear(codes: Tensor, rows: Tensor) -> float:
 def made() -> tuple[Tensor, RelevanceModel, ArraySource]:
     rows = table(400, 0)
     relevance = linear_relevance(rows)
-    source = prepend_variables(
+    source = prepend_canonical_variables(
         ArraySource(rows), relevance, fit_standardisation(ArraySource(rows)), torch.float64
     )
     assert isinstance(source, ArraySource)
@@ -244,7 +244,7 @@ def _decoded(coder: CodeNetwork, rows: Tensor, source: ArraySource) -> Tensor:
 def test_codes_are_in_standard_form_on_rows_whose_variables_have_a_mean() -> None:
     relevance, rows = linear_relevance(table(400, 0)), 3.0 + table(300, 7)
     frame = fit_standardisation(ArraySource(rows))
-    source = prepend_variables(ArraySource(rows), relevance, frame, torch.float64)
+    source = prepend_canonical_variables(ArraySource(rows), relevance, frame, torch.float64)
     assert isinstance(source, ArraySource)
     coder = coder_of(source, 2)
     model = standardise_codes(coder, relevance, sum_moments(source), frame, torch.ones(5).double())

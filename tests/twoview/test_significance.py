@@ -25,7 +25,7 @@ from boxloop.twoview import (
     draw_sample_mask,
     held_out_significance,
     studentise_permutations,
-    sum_by_fold,
+    sum_moments_by_fold,
     sum_over_permutations,
     sum_over_rotations,
 )
@@ -241,8 +241,8 @@ def test_rows_without_weight_are_not_there():
 def test_products_of_folds_add_up_and_do_not_depend_on_tiles():
     rows, weight = views(203, 2, [0.5], 0), torch.rand(203, generator=generator(1), dtype=torch.float64)
     pair = ViewPair(linear(2), linear(2))
-    parts = sum_by_fold(pair, ArraySource(rows, weight), 4, 11)
-    tiled = sum_by_fold(pair, Tiled(rows, weight), 4, 11)
+    parts = sum_moments_by_fold(pair, ArraySource(rows, weight), 4, 11)
+    tiled = sum_moments_by_fold(pair, Tiled(rows, weight), 4, 11)
     whole = MomentSums.of(pair, rows, weight)
     fold = assign_folds(0, 203, 4, 11)
     for f, (one, two) in enumerate(zip(parts, tiled, strict=True)):

@@ -525,17 +525,17 @@ def inflate_errors(
         halves: the same expectation by fits to both halves of the rows, for each way to halve them.
     """
 
-    def inflation_factor(name: str, error: Array) -> float:
+    def compute_inflation(name: str, error: Array) -> float:
         apart = [(getattr(one, name) - getattr(two, name)) ** 2 / (2.0 * len(halves)) for one, two in halves]
         total = float((error**2).sum())
         return max(1.0, float(np.sqrt(sum(part.sum() for part in apart) / total))) if total > 0.0 else 1.0
 
-    inflation = inflation_factor("mean", expectation.standard_error)
+    inflation = compute_inflation("mean", expectation.standard_error)
     return replace(
         expectation,
         standard_error=expectation.standard_error * inflation,
         deviation_error=expectation.deviation_error
-        * inflation_factor("deviation", expectation.deviation_error),
+        * compute_inflation("deviation", expectation.deviation_error),
         inflation=inflation,
     )
 

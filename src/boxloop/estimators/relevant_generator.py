@@ -48,7 +48,7 @@ from boxloop.twoview import (
     estimate_residual_variance,
     fit_code_mixture,
     keep_leading_variables,
-    prepend_variables,
+    prepend_canonical_variables,
     solve_reduced_rank_code,
     standardise_codes,
 )
@@ -251,7 +251,7 @@ class RelevantGenerator(DecoderEstimator):
             raise ValueError(f"a generator needs at least 3 rows, got n_samples = {source.n_rows}")
         variables = len(relevance.canonical.correlation)
         frame = coordinates(source, "columns" if self.image_shape_ is None else "common")
-        rows = prepend_variables(source, relevance, frame, pick_dtype(self.dtype))
+        rows = prepend_canonical_variables(source, relevance, frame, pick_dtype(self.dtype))
         splits, orders, own, start, starts = spawn(generator(self.random_state), 5)
         capacity = max(1, HELD_OUT_VALUES // (variables + source.n_columns))
         mask, held_out = hold_out(rows, self.validation_fraction, seed(splits), capacity)

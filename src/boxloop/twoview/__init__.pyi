@@ -33,7 +33,7 @@ from .fit import (
     assign_folds as assign_folds,
     choose_ridge,
     fit_fixed_features,
-    sum_by_fold as sum_by_fold,
+    sum_moments_by_fold as sum_moments_by_fold,
 )
 from .generator import (
     CodeNetwork as CodeNetwork,
@@ -43,7 +43,7 @@ from .generator import (
     estimate_residual_variance as estimate_residual_variance,
     fit_code_mixture as fit_code_mixture,
     keep_leading_variables as keep_leading_variables,
-    prepend_variables as prepend_variables,
+    prepend_canonical_variables as prepend_canonical_variables,
     solve_reduced_rank_code as solve_reduced_rank_code,
     standardise_codes as standardise_codes,
 )

@@ -123,7 +123,7 @@ def choose_ridge(
     check_fit_arguments(pair, source, most)
     k = pair.left.n_features
     with torch.no_grad():
-        parts = sum_by_fold(centre_features(pair, source), source, folds, key)
+        parts = sum_moments_by_fold(centre_features(pair, source), source, folds, key)
         total = sum(parts[1:], parts[0])
         errors = [
             sum(
@@ -144,11 +144,11 @@ def centre_features(pair: ViewPair, source: Source) -> FeatureFunction:
         mean, deviation = part.double().mean(0), part.double().std(0, correction=0)
         origins.append(torch.where(deviation > 1e-13 * mean.abs(), mean, 0.0))
 
-    def centred(rows: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate_centred(rows: Tensor) -> tuple[Tensor, Tensor]:
         f, g = pair(rows)
         return f.double() - origins[0], g.double() - origins[1]
 
-    return centred
+    return evaluate_centred
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ class _MomentsByFold(Tree):
     parts: tuple[MomentSums, ...]
 
 
-def sum_by_fold(features: FeatureFunction, source: Source, folds: int, key: int) -> list[MomentSums]:
+def sum_moments_by_fold(features: FeatureFunction, source: Source, folds: int, key: int) -> list[MomentSums]:
     """Moment sums of features over the rows of each fold, in one pass."""
 
     def sum_folds(rows: Tensor, weight: Tensor, start: int) -> _MomentsByFold:

@@ -96,7 +96,7 @@ class SquaredErrorValidation:
         return torch.stack(shares).sum(), {}
 
 
-def prepend_variables(
+def prepend_canonical_variables(
     source: Source, relevance: RelevanceModel, frame: Standardisation, dtype: torch.dtype
 ) -> Source:
     """Rows that hold u(x), then x in standard units: computed once for rows in memory, else as they are read."""

@@ -34,7 +34,7 @@ from boxloop.twoview.fit import (
     assign_folds,
     centre_features,
     check_fit_arguments,
-    sum_by_fold,
+    sum_moments_by_fold,
 )
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
@@ -323,7 +323,7 @@ def cross_fitted_significance(
     key, k = seed(random_state), pair.left.n_features
     with torch.no_grad():
         features = centre_features(pair, source)
-        parts = sum_by_fold(features, source, folds, key)
+        parts = sum_moments_by_fold(features, source, folds, key)
         total = sum(parts[1:], parts[0])
         full = CanonicalVariables.solve(total, k, most, ridge)
         r = full.correlation.shape[0]
