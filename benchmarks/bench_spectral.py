@@ -22,7 +22,7 @@ from sklearn.decomposition import LatentDirichletAllocation
 from boxloop import FitWarning, MultinomialMixture
 from boxloop.data import SparseSource, Topics, csr_tensor, documents
 from boxloop.distributions import Multinomial
-from boxloop.fit import EMState, em, match_topics, spectral, topic_mixture
+from boxloop.fit import EMState, em, match_topics, mixture_from_topics, spectral
 from boxloop.loop import run
 from boxloop.numeric import generator
 from common import gemm_rate, interleave, report
@@ -87,7 +87,7 @@ def against_dense(n: int, b: int, k: int, repeats: int) -> dict:
 def em_round(source: SparseSource, k: int, repeats: int) -> float:
     """One sparse EM round, with k topics that are neither all alike nor sharp."""
     level = torch.full((k, source.n_columns), 1.0 / source.n_columns, dtype=torch.float64)
-    model = topic_mixture(spectral(source, k, generator(0)), Multinomial(level))
+    model = mixture_from_topics(spectral(source, k, generator(0)), Multinomial(level))
     return interleave({"round": lambda: run(em(source), EMState(model), max_iter=1)}, repeats)["round"]
 
 

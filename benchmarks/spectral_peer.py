@@ -10,7 +10,7 @@ from scipy import sparse
 from scipy.sparse.linalg import eigsh
 
 from boxloop.data import SparseSource
-from boxloop.fit import DocumentMoments, largest_eigenvalues
+from boxloop.fit import DocumentMoments, find_largest_eigenvalues
 from boxloop.numeric import diagonalise_jointly, generator
 
 
@@ -88,7 +88,7 @@ class Whitened:
     @classmethod
     def of(cls, source: SparseSource, k: int, seed: int) -> Whitened:
         made = DocumentMoments.measure(source)
-        _, basis = largest_eigenvalues(made, k, generator(seed))
+        _, basis = find_largest_eigenvalues(made, k, generator(seed))
         _, pair, triple = made.project_moments(basis)
         values, axes = torch.linalg.eigh(pair)
         whitener = axes / values.sqrt()

@@ -30,7 +30,7 @@ from boxloop.estimators import (
     reference_distribution,
 )
 from boxloop.figures import COLOURS, FAINT, INK, add_legend, dress, new_figure
-from boxloop.fit import Batches, Cooling, EnergyPlan, averaged, energy_trainer
+from boxloop.fit import Batches, Cooling, EnergyPlan, energy_trainer, take_averaged_model
 from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork
 from boxloop.numeric import generator, normal
@@ -240,7 +240,7 @@ def train_family(quartic: bool, rows: Tensor, rounds: int, seed: int) -> tuple[E
     base = reference_distribution(model)
     trainer = energy_trainer(model, batches, MALA, base, plan, buffer=1024, random_state=seed)
     state = run(trainer, trainer.start(seed), max_iter=rounds).state
-    (average,) = averaged(model, state).parameters
+    (average,) = take_averaged_model(model, state).parameters
     return model, average
 
 

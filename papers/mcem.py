@@ -240,20 +240,20 @@ class TwoMeans(Tree):
         mean = torch.where(empty, self.mean, statistics.total / statistics.count.clamp(min=1e-300))
         return type(self)(statistics.count / statistics.count.sum(), mean)
 
-    def carry(self, statistics: LabelSums, z: Tensor) -> tuple[LabelSums, Tensor]:
+    def change_coordinates(self, statistics: LabelSums, z: Tensor) -> tuple[LabelSums, Tensor]:
         """Labels have no coordinates to change."""
         return statistics, z
 
-    def follow(self, origin: Self, z: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
+    def transport_latent(self, origin: Self, z: Tensor, spread: Tensor) -> tuple[Tensor, Tensor]:
         """Labels have no coordinates to follow."""
         return z, torch.zeros(len(z), dtype=z.dtype)
 
-    def draw(self, rows: Tensor, copies: int, stream: Generator) -> Tensor:
+    def draw_latent(self, rows: Tensor, copies: int, stream: Generator) -> Tensor:
         """Labels from their prior."""
         chance = self.weight[1].expand(len(rows) * copies)
         return torch.bernoulli(chance, generator=stream)[:, None]
 
-    def shape(self) -> Tensor:
+    def proposal_factor(self) -> Tensor:
         """One: kernels of labels have no metric."""
         return torch.ones(1, 1, dtype=torch.float64)
 

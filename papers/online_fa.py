@@ -17,7 +17,7 @@ from boxloop.data import FactorProblem, factor_problem
 from boxloop.estimators import FactorAnalysis, FitWarning
 from boxloop.figures import COLOURS, dress, new_figure
 from boxloop.fit import FactorStream, GradientStream
-from boxloop.numeric import generator, relative_error, wasserstein
+from boxloop.numeric import generator, relative_error, wasserstein_distance
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_claim, judge_target, standard_error
 
@@ -122,7 +122,7 @@ def run_seed(
         fit_references(rows, size.lengths, seed, with_peer),
     ):
         for method, t, covariance in path:
-            yield method, t, relative_error(covariance, truth), wasserstein(covariance, truth)
+            yield method, t, relative_error(covariance, truth), wasserstein_distance(covariance, truth)
 
 
 def judge(name: str, panel: dict[str, dict[int, list[tuple[float, float]]]], last: int) -> list[Finding]:

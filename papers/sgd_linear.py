@@ -23,7 +23,7 @@ from torch import Generator, Tensor
 
 from boxloop.figures import COLOURS, FAINT, INK
 from boxloop.networks import RegressionMoments, linear_regression
-from boxloop.numeric import generator, normal, wasserstein
+from boxloop.numeric import generator, normal, wasserstein_distance
 
 Array = NDArray[np.float64]
 
@@ -211,7 +211,8 @@ def measure_distances(problem: Problem, path: Tensor) -> Distances:
     axes = [torch.linalg.eigh(matrix)[1][..., -1] for matrix in (covariance, truth)]
     turn = (axes[0] * axes[1]).sum(1).abs().clamp(max=1.0).acos().rad2deg()
     wasserstein_distances = [
-        wasserstein(a, b, m, n) for a, b, m, n in zip(covariance, truth, mean, problem.mean, strict=True)
+        wasserstein_distance(a, b, m, n)
+        for a, b, m, n in zip(covariance, truth, mean, problem.mean, strict=True)
     ]
     return Distances(
         _relative_error(mean, problem.mean),

@@ -28,12 +28,12 @@ from boxloop.fit import (
     DIAGONALISERS,
     DocumentMoments,
     Plan,
-    largest_eigenvalues,
+    find_largest_eigenvalues,
     match_topics,
+    mixture_from_topics,
     project_to_simplex,
     spectral,
     spectral_errors,
-    topic_mixture,
 )
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal, spawn
@@ -196,7 +196,7 @@ def recover_from_one_direction(source: SparseSource, k: int, seed: int) -> Tenso
     """The procedure of the notes on moments of distinct words: one random direction, no whitening; (k, b)."""
     stream = generator(seed)
     statistics = DocumentMoments.measure(source, "documents", scaled=False)
-    _, basis = largest_eigenvalues(statistics, k, stream)
+    _, basis = find_largest_eigenvalues(statistics, k, stream)
     _, pair, triple = statistics.project_moments(basis)
     slice_ = triple @ (basis.mT @ normal((len(basis),), stream))
     return _to_distributions(basis @ torch.linalg.eig(slice_ @ torch.linalg.inv(pair))[1].real)
@@ -410,7 +410,7 @@ def _fit_diagonaliser(k: int, train: SparseSource, test: SparseSource, name: str
     method, scaled = METHODS[name]
     estimate = spectral(train, k, generator(0), method=method, scaled=scaled)
     template = Multinomial(torch.full((k, train.n_columns), 1.0 / train.n_columns, dtype=torch.float64))
-    model = topic_mixture(estimate, template)
+    model = mixture_from_topics(estimate, template)
     after = Plan(max_iter=MAX_ITERATIONS).run(train, model, generator(0)).state.best
 
     return {

@@ -147,7 +147,7 @@ def test_rooms_are_imported_through_their_door(path: Path) -> None:
         "from boxloop.distributions.gaussian_full import FullGaussian",
         "from boxloop.distributions import _full",
         "import boxloop.distributions.gaussian_full",
-        "def f():\n    from boxloop.fit.equations.averages import group_outer",
+        "def f():\n    from boxloop.fit.equations.averages import sum_group_products",
     ],
 )
 def test_the_door_test_can_fail(line: str) -> None:

@@ -1,6 +1,6 @@
 """Latent-variable models as one loop: build, compute, criticise, repeat."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 from boxloop.version import __version__ as __version__
 
-lazy_exports(__name__)
+export_lazily(__name__)

@@ -24,41 +24,22 @@ LONGEST = 256
 
 
 class Chains(NamedTuple):
-    """Positions of c chains.
+    """Positions of c chains, with what is stored so that a step never evaluates it twice."""
 
-    Args:
-        position: (c, d).
-        log_density: stored with the position, (c,): a step never evaluates it twice.
-        auxiliary: what else belongs to a position: its gradient, the random numbers behind a pseudo-marginal estimate.
-            Each has a leading axis of c.
-    """
-
-    position: Tensor
-    log_density: Tensor
-    auxiliary: tuple[Tensor, ...] = ()
+    position: Tensor  # (c, d)
+    log_density: Tensor  # (c,)
+    auxiliary: tuple[Tensor, ...] = ()  # gradients, random numbers of an estimate, ..., (c, ...) each
 
 
 class Info(NamedTuple):
-    """Diagnostics of a step.
+    """Diagnostics of a step."""
 
-    Args:
-        log_ratio: log of the Metropolis ratio of the proposal, (c,); None for a step that is never refused.
-        detail: anything an adaptation of this kernel wants to see.
-    """
-
-    log_ratio: Tensor | None = None
-    detail: Any = None
+    log_ratio: Tensor | None = None  # of Metropolis, (c,); None for a step that is never refused
+    detail: Any = None  # anything an adaptation of this kernel wants to see
 
 
 class Kernel(NamedTuple):
     """A Markov kernel as pure functions.
-
-    Args:
-        init: positions (c, d) -> :class:`Chains`; the only place where a log-density is evaluated without a move.
-        noise: (chains, n, stream) -> the randomness of n steps, one item each. A step with distributions of its own
-            may be given the stream itself, n times.
-        step: (chains, item) -> (:class:`Chains`, :class:`Info`).
-        chance: log-ratio -> chance of acceptance; None for a kernel that refuses nothing.
 
     Example:
         >>> import torch
@@ -75,17 +56,14 @@ class Kernel(NamedTuple):
         (torch.Size([10, 3, 2]), True)
     """
 
-    init: Callable[[Tensor], Chains]
-    noise: Callable[[Chains, int, Generator], Sequence[Any]]
-    step: Callable[[Chains, Any], tuple[Chains, Info]]
-    chance: Callable[[Tensor], Tensor] | None = None
+    init: Callable[[Tensor], Chains]  # positions (c, d) -> chains; the only density without a move
+    noise: Callable[[Chains, int, Generator], Sequence[Any]]  # (chains, n, stream) -> an item per step
+    step: Callable[[Chains, Any], tuple[Chains, Info]]  # (chains, item) -> (chains, info)
+    chance: Callable[[Tensor], Tensor] | None = None  # log-ratio -> chance of acceptance; None: 1
 
 
 class Noise(Sequence[Any]):
-    """The randomness of n steps as whole blocks: an item is the same place of each.
-
-    Args:
-        parts: tensors (n, ...), and sequences of n of anything else.
+    """The randomness of n steps as whole blocks, tensors (n, ...) or sequences: an item is the same place of each.
 
     Example:
         >>> import torch
@@ -107,54 +85,36 @@ class Noise(Sequence[Any]):
 
 
 class Path(NamedTuple):
-    """Positions after each of n steps.
+    """Positions after each of n steps."""
 
-    Args:
-        chains: after the last step.
-        position: after each, (n, c, d).
-        log_density: (n, c).
-        log_ratio: of each proposal, (n, c); None for a kernel that refuses none.
-        details: of each step, (n,).
-    """
-
-    chains: Chains
-    position: Tensor
-    log_density: Tensor
-    log_ratio: Tensor | None
-    details: tuple[Any, ...]
+    chains: Chains  # after the last step
+    position: Tensor  # after each, (n, c, d)
+    log_density: Tensor  # (n, c)
+    log_ratio: Tensor | None  # of each proposal, (n, c); None for a kernel that refuses none
+    details: tuple[Any, ...]  # of each step, (n,)
 
 
 def advance(kernel: Kernel, chains: Chains, steps: int, stream: Generator) -> Path:
-    """Move all chains by a number of steps.
-
-    Args:
-        kernel: how.
-        chains: from where.
-        steps: at least 1.
-        stream: randomness; it is advanced.
-
-    Returns:
-        The path, every step of it.
-    """
-    block = block_length(chains)
-    record = _Record()
+    """Move all chains by a number of steps, at least 1; the stream is advanced."""
+    block = choose_block_length(chains)
+    record = _PathRecorder()
     for done in range(0, steps, block):
         chains = record.add(kernel, chains, kernel.noise(chains, min(block, steps - done), stream))
-    return record.path(chains)
+    return record.join(chains)
 
 
-def block_length(chains: Chains) -> int:
+def choose_block_length(chains: Chains) -> int:
     """Steps whose noise and positions are in the cache together."""
     return max(1, min(LONGEST, NOISE // max(1, chains.position.numel())))
 
 
-def follow(kernel: Kernel, chains: Chains, noise: Iterable[Any]) -> Path:
+def advance_with_noise(kernel: Kernel, chains: Chains, noise: Iterable[Any]) -> Path:
     """Move all chains by one step for each item of noise."""
-    record = _Record()
-    return record.path(record.add(kernel, chains, noise))
+    record = _PathRecorder()
+    return record.join(record.add(kernel, chains, noise))
 
 
-class _Record:
+class _PathRecorder:
     """The parts of a path, collected step by step."""
 
     def __init__(self) -> None:
@@ -175,7 +135,7 @@ class _Record:
                 self.log_ratio.append(info.log_ratio)
         return chains
 
-    def path(self, chains: Chains) -> Path:
+    def join(self, chains: Chains) -> Path:
         """All of it, in whole tensors."""
         ratios = torch.stack(self.log_ratio) if self.log_ratio else None
         position, log_density = torch.stack(self.position), torch.stack(self.log_density)

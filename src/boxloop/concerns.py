@@ -18,28 +18,22 @@ ORDER: tuple[Level, ...] = ("bad", "doubtful", "not run", "good")
 class Concern:
     """One finding of a check.
 
-    Args:
-        level: ``good``, ``doubtful`` or ``bad``; ``not run`` where nothing was checked.
-        what: it is about.
-        why: what the check found.
-        next: what to do, where there is something.
-
     Example:
         >>> print(Concern("bad", "Drift", "the mean still moves", "train longer"))
         bad: Drift. the mean still moves. Next: train longer.
     """
 
-    level: Level
-    what: str
-    why: str
-    next: str = ""
+    level: Level  # ``not run`` where nothing was checked
+    what: str  # it is about
+    why: str  # what the check found
+    next: str = ""  # what to do, where there is something
 
     def __str__(self) -> str:
         finding = f"{self.level}: {self.what}. {self.why}."
         return f"{finding} Next: {self.next}." if self.next else finding
 
 
-def worst_first(concerns: Iterable[Concern]) -> tuple[Concern, ...]:
+def sort_by_level(concerns: Iterable[Concern]) -> tuple[Concern, ...]:
     """By level; within one, in their order."""
     return tuple(sorted(concerns, key=lambda concern: ORDER.index(concern.level)))
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from types import ModuleType
 
 
-def lazy_exports(package: str) -> None:
+def export_lazily(package: str) -> None:
     """Make a package import the names of its ``__init__.pyi`` when they are first asked for."""
     module = sys.modules[package]
     assert module.__file__ is not None
     stub = ast.parse(Path(module.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
     module.__class__ = _LazyPackage
-    module.__dict__["_homes"] = dict(_read_homes(stub, package))
+    module.__dict__["_homes"] = dict(_read_modules(stub, package))
     folder = Path(module.__file__).parent
     module.__dict__["_packages"] = {init.parent.name for init in folder.glob("[!_]*/__init__.py")}
     module.__dict__["__all__"] = _read_all(stub)
@@ -33,7 +33,9 @@ class _LazyPackage(ModuleType):
         if name not in self._homes:
             if name in self._packages:
                 return import_module(f"{self.__name__}.{name}")
-            raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}{self._suggest(name)}")
+            raise AttributeError(
+                f"module {self.__name__!r} has no attribute {name!r}{self._suggest_names(name)}"
+            )
         value = getattr(import_module(self._homes[name]), name)
         super().__setattr__(name, value)
         return value
@@ -51,7 +53,7 @@ class _LazyPackage(ModuleType):
     def __dir__(self) -> list[str]:
         return sorted({*self.__dict__, *self.__dict__["__all__"], *self._packages})
 
-    def _suggest(self, name: str) -> str:
+    def _suggest_names(self, name: str) -> str:
         if name.startswith("_"):
             return ""
         from difflib import get_close_matches
@@ -60,7 +62,7 @@ class _LazyPackage(ModuleType):
         return f"; did you mean {' or '.join(near)}?" if near else ""
 
 
-def _read_homes(stub: ast.Module, package: str) -> list[tuple[str, str]]:
+def _read_modules(stub: ast.Module, package: str) -> list[tuple[str, str]]:
     """Each name and the module that defines it."""
     homes = []
     for node in stub.body:

@@ -89,15 +89,11 @@ class ProgressBar:
 
 @contextmanager
 def passes(console: Console | None = None) -> Iterator[None]:
-    """Show how far long passes over a cluster are, below the iterations of what runs in the block, in one display.
-
-    Args:
-        console: where to draw, instead of standard error.
-    """
+    """Show how far long passes over a cluster are, below the iterations of what runs in the block, in one display."""
     from boxloop.data import watch_partitions
 
     bar = _make_bar(True, console, keep=True)
-    token, shown = _shared.set(bar), _Passes(bar)
+    token, shown = _shared.set(bar), _PassDisplay(bar)
     try:
         with watch_partitions(shown):
             yield
@@ -108,7 +104,7 @@ def passes(console: Console | None = None) -> Iterator[None]:
             bar.stop()
 
 
-class _Passes:
+class _PassDisplay:
     """A line for the pass that is under way, once it is long; gone when all its partitions are done."""
 
     def __init__(self, bar: Bar) -> None:

@@ -115,7 +115,7 @@ def told(outcome: Outcome[TrainState]) -> Found:
         "point": torch.cat([value.reshape(-1) for value in state.best]),
         "history": state.history,
         "recent": state.recent,
-        "rounds": outcome.n_iter,
+        "iterations": outcome.n_iter,
     } | {
         "interrupted": outcome.interrupted,
         "taken": state.taken,
@@ -179,12 +179,12 @@ CASES: dict[str, Callable[[Workers], Found]] = {
 
 
 def interrupted(workers: Workers, when: int) -> Found:
-    """Ctrl-C reaches the last process alone, in the middle of a round."""
-    rounds: list[int] = []
+    """Ctrl-C reaches the last process alone, in the middle of an iteration."""
+    iterations: list[int] = []
 
     def loss(model, rows, weight, stream):
-        rounds.append(1)
-        if len(rounds) == when and workers.rank == workers.size - 1:
+        iterations.append(1)
+        if len(iterations) == when and workers.rank == workers.size - 1:
             os.kill(os.getpid(), signal.SIGINT)
         return Shared(workers)(model, rows, weight, stream)
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from boxloop.fit import (
-    bind_outer_sum,
-    bind_product,
-    blockwise_product,
-    cut_tiles,
-    draw_orthonormal,
-    tile_columns,
+    choose_tile_width,
+    draw_orthonormal_rows,
+    multiply_in_blocks,
+    prepare_outer_sum,
+    prepare_product,
+    split_into_tiles,
     update_mean_and_deviations,
 )
 
@@ -27,8 +27,8 @@ def normals(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_blocks_make_up_the_whole_product(width: int, rank: int) -> None:
     sheet, small, out = normals(rank + 1, 2 * width), normals(rank, rank + 1, seed=1), normals(rank, width)
     rows, total = sheet[:, width:], torch.ones(rank, rank + 1, dtype=torch.float64)
-    run = bind_product(small, rows, out)
-    add = bind_outer_sum(out, rows, total)
+    run = prepare_product(small, rows, out)
+    add = prepare_outer_sum(out, rows, total)
     small *= 2.0
     run()
     add()
@@ -39,13 +39,13 @@ def test_blocks_make_up_the_whole_product(width: int, rank: int) -> None:
 @pytest.mark.parametrize("width", [*WIDTHS, 1023, 1024, 1025])
 def test_blocks_of_a_device_make_up_the_whole_product(width: int) -> None:
     left, right = normals(3, width), normals(5, 2 * width, seed=1)[:, width:]
-    torch.testing.assert_close(blockwise_product(left, right), left @ right.mT, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(multiply_in_blocks(left, right), left @ right.mT, rtol=1e-10, atol=1e-10)
 
 
 def test_float32_products_are_summed_in_float64() -> None:
     left = torch.full((1, 40_000), 1.0)
     total = torch.full((1, 1), 2.0**40, dtype=torch.float64)
-    bind_outer_sum(left, left, total)()
+    prepare_outer_sum(left, left, total)()
     assert float(total) == 2.0**40 + 40_000.0
 
 
@@ -53,7 +53,7 @@ def test_float32_products_are_summed_in_float64() -> None:
 @pytest.mark.parametrize("height", [2, 11, 200])
 def test_tiles_cover_every_column_once(columns: int, height: int) -> None:
     rows, mean, noise = torch.zeros(height, columns), torch.zeros(columns), torch.zeros(columns)
-    tiles = cut_tiles(rows, mean, noise, height - 1, tile_columns(rows))
+    tiles = split_into_tiles(rows, mean, noise, height - 1, choose_tile_width(rows))
     for tile in tiles:
         for view in (tile.upper, tile.lower, tile.mean, tile.noise):
             view += 1.0
@@ -65,7 +65,7 @@ def test_deviations_make_up_the_covariance_of_all_values(batch: int) -> None:
     """With kappa = sqrt(1 - gamma) and gamma = 1/t the mean of d dᵀ is the covariance about the final mean."""
     values = 3.0 + normals(20 * batch, 4)
     rows, mean, noise = (torch.zeros(*shape, dtype=torch.float64) for shape in ((1 + batch, 4), (4,), (4,)))
-    (tile,) = cut_tiles(rows, mean, noise, 1, 4)
+    (tile,) = split_into_tiles(rows, mean, noise, 1, 4)
     second = torch.zeros(4, 4, dtype=torch.float64)
     for t, part in enumerate(values.split(batch), 1):
         update_mean_and_deviations(tile, part, 1.0 / t, (1.0 - 1.0 / t) ** 0.5, tile.lower)
@@ -77,5 +77,5 @@ def test_deviations_make_up_the_covariance_of_all_values(batch: int) -> None:
 @pytest.mark.parametrize(("rank", "columns"), [(1, 1), (3, 3), (10, 5000)])
 def test_rows_are_orthonormal(rank: int, columns: int) -> None:
     stream = torch.Generator().manual_seed(2)
-    rows = draw_orthonormal(rank, columns, stream, torch.zeros(0, dtype=torch.float64))
+    rows = draw_orthonormal_rows(rank, columns, stream, torch.zeros(0, dtype=torch.float64))
     torch.testing.assert_close(rows @ rows.mT, torch.eye(rank).double(), rtol=1e-10, atol=1e-10)

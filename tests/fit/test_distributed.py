@@ -68,15 +68,15 @@ def test_all_processes_stop_at_the_same_round(ranks: list[Found]) -> None:
     assert all((point == points[0]).all() for point in points)
 
 
-@pytest.mark.parametrize(("case", "rounds"), [("ctrl-c", 1), ("late ctrl-c", 3)])
+@pytest.mark.parametrize(("case", "iterations"), [("ctrl-c", 1), ("late ctrl-c", 3)])
 def test_ctrl_c_on_one_process_ends_all_after_the_same_round(
-    ranks: list[Found], case: str, rounds: int
+    ranks: list[Found], case: str, iterations: int
 ) -> None:
     """Rounds are of four and two steps: the sixth step is in the second, and the twelfth in the last."""
     for found in ranks:
         mine = part(found, case)
         assert bool(mine["interrupted"])
-        assert int(mine["rounds"]) == rounds
+        assert int(mine["iterations"]) == iterations
     points = [part(found, case)["point"] for found in ranks]
     assert all((point == points[0]).all() for point in points)
 

@@ -113,7 +113,7 @@ def test_acceleration_needs_fewer_passes_over_the_rows() -> None:
 
 @SLOW
 def test_the_best_model_is_always_confirmed(problem: Any) -> None:
-    """At every round ``best`` is at least as good as everything the loop has seen, bold or not."""
+    """At every iteration ``best`` is at least as good as everything the loop has seen, bold or not."""
     model, rows = problem()
     step, state = accelerated_em(ArraySource(rows)), EMState(model)
     bold, refused, top = 0, 0, -torch.inf

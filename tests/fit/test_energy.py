@@ -18,10 +18,10 @@ from boxloop.fit import (
     Cooling,
     EnergyPlan,
     TrainState,
-    averaged,
-    contrast,
     energy as engine,
     energy_trainer,
+    measure_energy_gap,
+    take_averaged_model,
 )
 from boxloop.loop import run
 from boxloop.models import EnergyModel, ModuleNetwork, Perceptron
@@ -83,9 +83,9 @@ def chains(outcome) -> ChainState:
     return outcome.state.followers[0]
 
 
-def trained(rounds=300, seed=1, plan=None, **more) -> Tensor:
+def trained(iterations=300, seed=1, plan=None, **more) -> Tensor:
     plan = plan or EnergyPlan(Cooling(0.05, 300), chains=512, steps=5, restart=0.0)
-    return chains(trained_state(family(), plan, rounds, seed, 512, **more)).average[0]
+    return chains(trained_state(family(), plan, iterations, seed, 512, **more)).average[0]
 
 
 def apart(point: Tensor) -> float:
@@ -102,7 +102,7 @@ def test_the_gradient_is_that_of_the_likelihood():
     drawn = (mean + variance.sqrt() * torch.special.ndtri(level))[:, None]
     weight = torch.rand(len(ROWS), generator=generator(4), dtype=torch.float64)
     leaf = theta.clone().requires_grad_()
-    (found,) = torch.autograd.grad(contrast(at(family(), leaf), (ROWS, weight), drawn)[0], leaf)
+    (found,) = torch.autograd.grad(measure_energy_gap(at(family(), leaf), (ROWS, weight), drawn)[0], leaf)
     share, x = weight / weight.sum(), ROWS[:, 0]
     law = torch.distributions.Normal
     other = theta.clone().requires_grad_()
@@ -116,7 +116,7 @@ def test_the_gradient_is_zero_at_the_maximum():
     theta, _ = best(ROWS)
     drawn = ROWS.mean() + ROWS.std(correction=0) * normal((5000, 1), generator(3))
     leaf = theta.clone().requires_grad_()
-    gap, _ = contrast(at(family(), leaf), (ROWS, torch.ones(len(ROWS)).double()), drawn)
+    gap, _ = measure_energy_gap(at(family(), leaf), (ROWS, torch.ones(len(ROWS)).double()), drawn)
     (gradient,) = torch.autograd.grad(gap, leaf)
     x = drawn[:, 0]
     each = torch.stack([x, 0.5 * theta[1].exp() * x**2])
@@ -137,19 +137,20 @@ def test_planted_sign_of_the_model_term(monkeypatch):
         value = model.potential(torch.cat([batch[0], drawn]))
         return value[: len(batch[0])].mean() + value[len(batch[0]) :].mean(), value.square().mean()
 
-    monkeypatch.setattr(engine, "contrast", wrong)
+    monkeypatch.setattr(engine, "measure_energy_gap", wrong)
     assert apart(trained()) > 5
 
 
 def test_planted_chains_that_do_not_persist(monkeypatch):
-    """Chains that a round forgets start at the base and never reach the model: the fit is wrong."""
-    plain = engine.move_chains
+    """Chains that an iteration forgets start at the base and never reach the model: the fit is wrong."""
+    plain = engine.PersistentChains.move_chains
 
-    def forgetful(position, scale, model, kernels, base, plan, stream):
-        fresh = base.draw(len(position), stream)[0]
-        return plain(fresh, scale, model, kernels, base, replace(plan, steps=1), stream)
+    def forgetful(self, model, stream):
+        self.position = self.base.draw(len(self.position), stream)[0]
+        self.plan = replace(self.plan, steps=1)
+        plain(self, model, stream)
 
-    monkeypatch.setattr(engine, "move_chains", forgetful)
+    monkeypatch.setattr(engine.PersistentChains, "move_chains", forgetful)
     assert apart(trained()) > 5
 
 
@@ -164,8 +165,8 @@ def test_weights_are_repetitions():
     weight = torch.ones(500).double()
     weight[:100] = 2.0
     drawn = normal((64, 1), generator(0))
-    one = contrast(model, (ROWS, weight), drawn)[0]
-    two = contrast(model, (double, torch.ones(600).double()), drawn)[0]
+    one = measure_energy_gap(model, (ROWS, weight), drawn)[0]
+    two = measure_energy_gap(model, (double, torch.ones(600).double()), drawn)[0]
     torch.testing.assert_close(one, two, rtol=1e-12, atol=1e-12)
 
 
@@ -306,7 +307,7 @@ def test_shrinking_and_decay_hold_energies_down():
 
     def size(plan):
         state = trained_state(model, plan, 80).state
-        return float(averaged(model, state).potential(ROWS).square().mean())
+        return float(take_averaged_model(model, state).potential(ROWS).square().mean())
 
     free = replace(PLAN, decay=0.0, shrink=0.0, rate=Cooling(0.05, 80))
     assert size(replace(free, shrink=1.0)) < 0.5 * size(free)

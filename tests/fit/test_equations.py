@@ -14,13 +14,13 @@ from boxloop.data import open_source
 from boxloop.fit import (
     EstimateWarning,
     NoRootError,
-    group_outer,
     huber,
     linear_regression,
     mean_equation,
     measure_equations,
     quantile,
     quantile_step,
+    sum_group_products,
 )
 from fit.equation_cases import chunked, logit_rows, logit_score, near, regression_rows
 
@@ -314,8 +314,8 @@ def test_weights_squared_in_the_meat_are_seen(monkeypatch: pytest.MonkeyPatch) -
 
     def squared(self, point, here, centre):
         groups = torch.arange(self.source.n_rows)
-        return group_outer(self.values, self.source, point, groups), None
+        return sum_group_products(self.values, self.source, point, groups)
 
-    monkeypatch.setattr("boxloop.fit.equations.roots.Equations.meat", squared)
+    monkeypatch.setattr("boxloop.fit.equations.roots.Equations.estimate_meat", squared)
     with pytest.raises(AssertionError):
         check_weights_are_repetition()

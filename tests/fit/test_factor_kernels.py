@@ -62,4 +62,4 @@ def test_a_stream_may_change_device() -> None:
 
 
 def test_without_a_gpu_the_plain_pass_is_taken() -> None:
-    assert not factor_kernels.supports(torch.zeros(3, 10), 2)
+    assert not factor_kernels.is_supported(torch.zeros(3, 10), 2)

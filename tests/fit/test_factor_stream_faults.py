@@ -60,7 +60,7 @@ def test_an_interrupted_observation_is_not_built_upon(monkeypatch: pytest.Monkey
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("boxloop.fit.factor_stream.update_state", interrupted)
+        patch.setattr("boxloop.fit.factor_stream.update_small_matrices", interrupted)
         with pytest.raises(KeyboardInterrupt):
             stream.observe(vectors()[0])
     for use in (stream.model, stream.state, lambda: stream.observe(vectors()[0])):

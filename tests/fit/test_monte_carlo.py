@@ -212,9 +212,9 @@ def test_louis_information_is_that_of_quadrature(kind, problems):
 
 
 def test_a_volume_left_out_is_found(problems, monkeypatch):
-    plain = RandomEffects.follow
+    plain = RandomEffects.transport_latent
     monkeypatch.setattr(
-        RandomEffects, "follow", lambda *args: (plain(*args)[0], torch.zeros(len(args[2])).double())
+        RandomEffects, "transport_latent", lambda *args: (plain(*args)[0], torch.zeros(len(args[2])).double())
     )
     rows, truth = problems["bernoulli"]
     assert float(louis(rows, truth.model).abs().max()) > stats.t.isf(1e-5, 9)
@@ -293,7 +293,7 @@ def moved_chains(kernels, rows, before, after):
     walk = ChainSampler(state, rows, kernels)
     walk.average_draws(50)
     walk = ChainSampler(replace(walk.next_state(Running(walk.statistics, 1)), model=after), rows, kernels)
-    walk.discard(40)
+    walk.discard_steps(40)
     visited = torch.cat([path.position for path in walk.average_draws(100)])[:, :, 0]
     copy = visited.reshape(100, rows.n_groups, -1).mean(0)
     grid = torch.linspace(-8.0, 8.0, 2001, dtype=torch.float64)
@@ -309,9 +309,9 @@ def test_densities_are_evaluated_again_when_parameters_change(problems):
     assert abs(moved_chains(Stale(), rows, truth.model, other)) > 6.0  # planted
 
 
-def distance(kernels, rows, truth, plan, rounds, start):
+def distance(kernels, rows, truth, plan, iterations, start):
     state = begin(rows, start, copies=plan.n_chains)
-    outcome = run(monte_carlo_em(rows, kernels, plan), state, max_iter=rounds)
+    outcome = run(monte_carlo_em(rows, kernels, plan), state, max_iter=iterations)
     return truth.distance(outcome.state.best)
 
 

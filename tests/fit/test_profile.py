@@ -13,7 +13,7 @@ from sklearn.decomposition import FactorAnalysis as Peer
 
 from boxloop import FactorAnalysis
 from boxloop.data import ArraySource
-from boxloop.fit import RACED_ROUNDS, EMState, Profile, em, profile_noise
+from boxloop.fit import NOISE_RACE_ITERATIONS, EMState, NoiseProfile, em, make_profile_step
 from boxloop.loop import run
 from boxloop.models import FactorModel
 from boxloop.numeric import generator, normal
@@ -42,10 +42,10 @@ def mean_likelihood(model: FactorModel, rows: torch.Tensor) -> float:
     return float(model.log_prob(rows).mean())
 
 
-def climb(model: FactorModel, rows: torch.Tensor, rounds: int = 50) -> FactorModel:
+def climb(model: FactorModel, rows: torch.Tensor, iterations: int = 50) -> FactorModel:
     covariance = torch.cov(rows.mT, correction=0)
-    step = profile_noise(em(ArraySource(rows)), rows.mean(0), covariance)
-    return run(step, EMState(model), max_iter=rounds, tol=0.0, monotone=True).state.model
+    step = make_profile_step(em(ArraySource(rows)), rows.mean(0), covariance)
+    return run(step, EMState(model), max_iter=iterations, tol=0.0, monotone=True).state.model
 
 
 @pytest.mark.parametrize("k", [1, 2, 4])
@@ -54,8 +54,8 @@ def test_the_derivatives_are_those_of_the_value(k):
     for seed in range(5):
         u = np.random.default_rng(seed).uniform(-4.0, 0.0, size=6)
         step = 1e-5 * np.eye(6)
-        up, down = ([Profile.at(np.exp(u + s * e), second, k) for e in step] for s in (1, -1))
-        here = Profile.at(np.exp(u), second, k)
+        up, down = ([NoiseProfile.at_noise(np.exp(u + s * e), second, k) for e in step] for s in (1, -1))
+        here = NoiseProfile.at_noise(np.exp(u), second, k)
         slope = [(a.value - b.value) / 2e-5 for a, b in zip(up, down, strict=True)]
         bend = [(a.gradient() - b.gradient()) / 2e-5 for a, b in zip(up, down, strict=True)]
         np.testing.assert_allclose(here.gradient(), slope, rtol=1e-5, atol=1e-7)
@@ -64,9 +64,9 @@ def test_the_derivatives_are_those_of_the_value(k):
 
 def test_blocks_of_the_second_derivatives_add_up(monkeypatch):
     second = np.cov(heywood().numpy().T, bias=True)
-    here = Profile.at(np.full(6, 0.3), second, 3)
+    here = NoiseProfile.at_noise(np.full(6, 0.3), second, 3)
     whole = here.hessian()
-    monkeypatch.setattr("boxloop.fit.profile.BLOCK_VALUES", 1)
+    monkeypatch.setattr("boxloop.fit.linear.BLOCK_VALUES", 1)
     np.testing.assert_allclose(here.hessian(), whole, rtol=1e-12, atol=1e-14)
 
 
@@ -74,13 +74,13 @@ def test_blocks_of_the_second_derivatives_add_up(monkeypatch):
 def test_the_value_is_the_likelihood_of_the_model(k):
     rows = heywood()
     model = climb(start(rows, k), rows)
-    here = Profile.at(model.noise.numpy(), np.cov(rows.numpy().T, bias=True), k)
+    here = NoiseProfile.at_noise(model.noise.numpy(), np.cov(rows.numpy().T, bias=True), k)
     assert -0.5 * here.value == pytest.approx(mean_likelihood(model, rows), rel=1e-10)
 
 
 @pytest.fixture(scope="module")
 def ended():
-    """Rows without a Heywood case, and where thousands of rounds of EM end on them."""
+    """Rows without a Heywood case, and where thousands of iterations of EM end on them."""
     rows = heywood()[:, 3:]
     rows = torch.cat([rows, rows + normal(rows.shape, generator(3), torch.float64)], dim=1)
     rows = (rows - rows.mean(0)) / rows.std(0, correction=0)
@@ -89,7 +89,7 @@ def ended():
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_a_proper_fit_is_where_em_ends(exact, ended, monkeypatch):
-    monkeypatch.setattr("boxloop.fit.profile.CLOSE", 0.0 if exact else np.inf)
+    monkeypatch.setattr("boxloop.fit.linear.CLOSE", 0.0 if exact else np.inf)
     rows, slow = ended
     quick = climb(start(rows, 1), rows)
     assert float(quick.noise.min()) > 0.05
@@ -99,7 +99,7 @@ def test_a_proper_fit_is_where_em_ends(exact, ended, monkeypatch):
 def test_a_few_steps_are_worth_thousands_of_rounds():
     rows = heywood()
     slow = run(em(ArraySource(rows)), EMState(start(rows)), max_iter=3000).state.model
-    quick = climb(start(rows), rows, rounds=20)
+    quick = climb(start(rows), rows, iterations=20)
     assert float(quick.noise.min()) == pytest.approx(FLOOR, rel=1e-6)
     assert float(slow.noise.min()) > 10 * FLOOR
     assert mean_likelihood(quick, rows) > mean_likelihood(slow, rows)
@@ -113,8 +113,8 @@ def test_wide_tables_start_with_em_and_end_here(monkeypatch):
         taken.append(state)
         return em(ArraySource(rows))(state)
 
-    monkeypatch.setattr("boxloop.fit.profile.QUICK_COLUMNS", 2)
-    step = profile_noise(counted, rows.mean(0), torch.cov(rows.mT, correction=0))
+    monkeypatch.setattr("boxloop.fit.linear.QUICK_COLUMNS", 2)
+    step = make_profile_step(counted, rows.mean(0), torch.cov(rows.mT, correction=0))
     model = run(step, EMState(start(rows)), max_iter=2000, monotone=True).state.model
     assert 1 < len(taken) < 1000
     assert float(model.noise.min()) == pytest.approx(FLOOR, rel=1e-6)
@@ -122,14 +122,14 @@ def test_wide_tables_start_with_em_and_end_here(monkeypatch):
 
 def test_factors_that_explain_nothing_are_zero():
     rows = normal((50, 3), generator(5), torch.float64)
-    here = Profile.at(np.full(3, 5.0), np.cov(rows.numpy().T, bias=True), 2)
+    here = NoiseProfile.at_noise(np.full(3, 5.0), np.cov(rows.numpy().T, bias=True), 2)
     assert here.used == 0
     assert not here.loadings.any()
 
 
 @pytest.mark.parametrize("k", [3, 5])
 def test_a_higher_maximum_than_scikit_learn(k):
-    """Wine with five factors has two maxima; the peer's rounds, however many, end in the lower one."""
+    """Wine with five factors has two maxima; the peer's iterations, however many, end in the lower one."""
     rows = load_wine().data
     rows = (rows - rows.mean(0)) / rows.std(0)
     with warnings.catch_warnings():
@@ -170,7 +170,7 @@ def test_a_fit_does_not_creep():
 
 
 def test_ctrl_c_in_the_race_of_starts_ends_the_fit(monkeypatch):
-    climbed, calls = Profile.take_step, []
+    climbed, calls = NoiseProfile.take_step, []
 
     def interrupted(self, floor):
         calls.append(1)
@@ -178,9 +178,11 @@ def test_ctrl_c_in_the_race_of_starts_ends_the_fit(monkeypatch):
             raise KeyboardInterrupt
         return climbed(self, floor)
 
-    monkeypatch.setattr(Profile, "take_step", interrupted)
+    monkeypatch.setattr(NoiseProfile, "take_step", interrupted)
     with pytest.warns(UserWarning, match="interrupted"):
         fit = FactorAnalysis(2).fit(heywood().numpy())
     assert fit.interrupted_
-    assert len(calls) <= 3 + RACED_ROUNDS  # the other start runs its heat; the fit itself does not begin
+    assert (
+        len(calls) <= 3 + NOISE_RACE_ITERATIONS
+    )  # the other start runs its heat; the fit itself does not begin
     assert np.isfinite(fit.score(heywood().numpy()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from boxloop.fit import Constant, Cooling, generator_at
+from boxloop.fit import Constant, Cooling, make_generator_at
 
 
 def test_rates():
@@ -17,6 +17,6 @@ def test_rates():
 
 def test_generators_of_positions_differ():
     """Neighbouring places, and places of other depth, must not share numbers."""
-    firsts = [float(torch.rand((), generator=generator_at(*place), dtype=torch.float64))
+    firsts = [float(torch.rand((), generator=make_generator_at(*place), dtype=torch.float64))
               for place in [(0,), (1,), (0, 0), (0, 1), (1, 0), (2**61, 5), (0, 0, 1)]]  # fmt: skip
     assert len(set(firsts)) == len(firsts)

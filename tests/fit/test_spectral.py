@@ -158,7 +158,7 @@ def test_errors_are_those_of_differences():
     place = match_topics(found.unprojected, moved.unprojected)
     from boxloop.fit import DocumentInfluence
 
-    frame = DocumentInfluence.of(found)
+    frame = DocumentInfluence.from_estimate(found)
     one = source.take(torch.tensor([row]))
     length, share = found.documents.document_weights(one.rows, torch.ones(1).double())
     y, inner, kappa, shares = frame.evaluate(one.rows, length)

@@ -8,7 +8,13 @@ from scipy.optimize import linear_sum_assignment
 from scipy.special import logsumexp
 
 from boxloop import GaussianMixture, PoissonMixture
-from boxloop.fit import AUTO, SpectralError, lineup, spherical_clusters, spherical_responsibilities
+from boxloop.fit import (
+    AUTO,
+    SpectralError,
+    compute_spherical_responsibilities,
+    estimate_spherical_clusters,
+    lineup,
+)
 from boxloop.numeric import generator
 
 
@@ -36,7 +42,7 @@ def exact_rows(mean: np.ndarray, weight: np.ndarray, noise: float) -> tuple[np.n
 def test_exact_moments_give_the_clusters(k, d, shift):
     rng = np.random.default_rng(k)
     mean, weight = 3.0 * rng.normal(size=(k, d)) + shift, rng.dirichlet(np.full(k, 5.0))
-    share, centre, noise = spherical_clusters(*exact_rows(mean, weight, 0.25), k, generator(0))
+    share, centre, noise = estimate_spherical_clusters(*exact_rows(mean, weight, 0.25), k, generator(0))
     place = matched(mean, centre)
     np.testing.assert_allclose(centre[place], mean, rtol=1e-7, atol=1e-7)
     np.testing.assert_allclose(share[place], weight, rtol=1e-6)
@@ -46,10 +52,12 @@ def test_exact_moments_give_the_clusters(k, d, shift):
 def test_shares_are_those_of_the_clusters():
     X, _, _ = clusters(3, 5, 2000, 6.0, 0)
     weight = np.full(2000, 1 / 2000)
-    share, mean, noise = spherical_clusters(X, weight, 3, generator(0))
+    share, mean, noise = estimate_spherical_clusters(X, weight, 3, generator(0))
     density = np.log(share)[:, None] - 0.5 * np.square(X - mean[:, None]).sum(2) / noise
     wanted = np.exp(density - logsumexp(density, axis=0))
-    np.testing.assert_allclose(spherical_responsibilities(X, weight, 3, generator(0)), wanted, atol=1e-9)
+    np.testing.assert_allclose(
+        compute_spherical_responsibilities(X, weight, 3, generator(0)), wanted, atol=1e-9
+    )
 
 
 def test_many_clusters_are_not_merged():
@@ -83,7 +91,7 @@ def test_more_clusters_than_columns():
 def test_clusters_that_moments_do_not_show():
     rows = np.repeat(np.eye(3)[:2] * 5.0, 20, axis=0)
     with pytest.raises(SpectralError, match="fewer than 3 clusters"):
-        spherical_clusters(rows, np.full(40, 1 / 40), 3, generator(0))
+        estimate_spherical_clusters(rows, np.full(40, 1 / 40), 3, generator(0))
 
 
 def test_a_start_that_does_not_apply_leaves_the_race_to_the_others():

@@ -127,14 +127,14 @@ def test_blocks_do_not_change_what_is_learned():
     assert all(torch.allclose(path.history, paths[0].history, rtol=1e-12) for path in paths)
 
 
-@pytest.mark.parametrize("rounds", [1, 3, 4, 7])
-def test_a_checkpoint_resumes_bit_for_bit(tmp_path, rounds):
+@pytest.mark.parametrize("iterations", [1, 3, 4, 7])
+def test_a_checkpoint_resumes_bit_for_bit(tmp_path, iterations):
     """Cut within an epoch and between two."""
     whole = trained(made(), 6)
     path = tmp_path / "fit.boxloop"
     trainer = made()
     run(
-        trainer, trainer.start(7), max_iter=rounds,
+        trainer, trainer.start(7), max_iter=iterations,
         observers=[CheckpointWriter(path, {"fit": 1}, every=1)],
     )  # fmt: skip
     found = read_checkpoint(path, STATES, {"fit": 1})
@@ -169,7 +169,7 @@ def test_ctrl_c_keeps_the_last_round():
 
     outcome = trained(made(batches=Cut()), 6)
     assert outcome.interrupted
-    assert outcome.state.count == 10  # blocks of 4 and 2 in epochs of 6: the third round was 6 to 10
+    assert outcome.state.count == 10  # blocks of 4 and 2 in epochs of 6: the third iteration was 6 to 10
     trainer = made()
     assert same(outcome.state, run(trainer, trainer.start(7), max_iter=3).state)
 
@@ -190,7 +190,7 @@ def broken(at, how):
 
 
 @pytest.mark.parametrize("how", ["nan", "inf", "gradient"])
-def test_a_loss_that_is_not_finite_is_refused_and_told(how):
+def test_a_loss_that_is_not_finite_is_refused_and_reported(how):
     outcome = trained(made(broken({5, 8}, how)), 4)
     state = outcome.state
     assert state.is_finite()
@@ -220,7 +220,7 @@ def test_a_loss_that_is_never_finite_ends_training():
         trained(made(broken(range(2, 10**6), "nan"), plan=TrainPlan(block=2)), 4)
 
 
-def test_nine_refused_steps_do_not_end_it_and_are_counted_across_rounds():
+def test_nine_refused_steps_do_not_end_it_and_are_counted_across_iterations():
     state = trained(made(broken(range(2, 11), "nan"), plan=TrainPlan(block=2)), 4).state
     assert state.taken == 15
 
@@ -431,6 +431,6 @@ def test_nothing_to_train_on():
 
 def test_planted_step_that_is_not_refused(monkeypatch):
     """Where every number passes for finite the parameters are lost."""
-    blind = SimpleNamespace(isfinite=lambda value: True, inf=math.inf)
+    blind = SimpleNamespace(**{**vars(math), "isfinite": lambda value: True})
     monkeypatch.setattr("boxloop.fit.train.math", blind)
     assert not trained(made(broken({5}, "nan")), 1).state.is_finite()

@@ -66,7 +66,7 @@ def energetic(device: str) -> dict[str, Any]:
     kernels = lambda f, scale: MALA(scale).kernel(Target(f))  # noqa: E731
     trainer = fit.energy_trainer(model, batches, kernels, base, plan, buffer=16, random_state=0)
     state = run(trainer, trainer.start(0), max_iter=10).state
-    return {"energy": fit.averaged(model, state).potential(tensor([[1.0], [-1.0]], device))}
+    return {"energy": fit.take_averaged_model(model, state).potential(tensor([[1.0], [-1.0]], device))}
 
 
 def round_of(name: str) -> Case:

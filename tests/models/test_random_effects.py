@@ -20,7 +20,7 @@ every_width = pytest.mark.parametrize("q", [1, 2])
 
 
 def effects(model: RandomEffects, rows: GroupedRows, copies: int, seed: int = 1) -> torch.Tensor:
-    return model.draw(rows, copies, generator(seed))
+    return model.draw_latent(rows, copies, generator(seed))
 
 
 @every_kind
@@ -120,7 +120,7 @@ def test_what_is_carried_solves_to_the_same_model(kind: str, q: int) -> None:
     rows, model = make_table(kind, q).rows(), make_model(kind, q)
     z = effects(model, rows, 3) + 0.2
     statistics = model.statistics(rows, z)
-    carried, moved = model.carry(statistics, z)
+    carried, moved = model.change_coordinates(statistics, z)
     one, other = model.solve(statistics), model.solve(carried)
     torch.testing.assert_close(one.coefficients, other.coefficients, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(one.covariance, other.covariance, rtol=1e-10, atol=1e-12)
@@ -135,12 +135,12 @@ def test_following_is_nothing_at_the_origin_and_keeps_the_integral(kind: str, q:
     rows, model = make_table(kind, q, groups=6, each=4).rows(), make_model(kind, q)
     z = effects(model, rows, 3)
     spread = torch.eye(q).double().expand(rows.n_groups, q, q) * 0.3
-    same, volume = model.follow(model, z, spread)
+    same, volume = model.transport_latent(model, z, spread)
     torch.testing.assert_close(same, z, rtol=1e-12, atol=1e-12)
     assert float(volume.abs().max()) < 1e-12
     other = replace(model, coefficients=model.coefficients + 0.2, factor=1.3 * model.factor)
-    _, volume = other.follow(model, z, spread)
-    turn = torch.autograd.functional.jacobian(lambda u: other.follow(model, u, spread)[0].sum(0), z)
+    _, volume = other.transport_latent(model, z, spread)
+    turn = torch.autograd.functional.jacobian(lambda u: other.transport_latent(model, u, spread)[0].sum(0), z)
     dense = turn.transpose(0, 1)  # one q x q matrix for each draw
     torch.testing.assert_close(torch.linalg.slogdet(dense).logabsdet, volume, rtol=1e-10, atol=1e-10)
 

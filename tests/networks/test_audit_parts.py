@@ -28,7 +28,7 @@ from boxloop.networks import (
     make_log_posterior,
     score_held_out,
 )
-from boxloop.numeric import wasserstein
+from boxloop.numeric import wasserstein_distance
 
 F64 = torch.float64
 
@@ -200,7 +200,7 @@ def test_a_wrong_shape_is_seen_where_the_size_is_right():
     assert found.covariance_error > 0.5
     assert found.concerns[0].level != "good"
     truth = part.distribution.loadings @ part.distribution.loadings.mT
-    assert found.wasserstein == pytest.approx(wasserstein(flipped.noise.diag(), truth), rel=1e-8)
+    assert found.wasserstein == pytest.approx(wasserstein_distance(flipped.noise.diag(), truth), rel=1e-8)
 
 
 def test_variances_of_outputs_are_those_of_predictions():

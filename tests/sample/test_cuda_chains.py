@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from boxloop.chain import Chains, Kernel, Noise, advance, follow
+from boxloop.chain import Chains, Kernel, Noise, advance, advance_with_noise
 from boxloop.numeric import generator
 from boxloop.sample import (
     HMC,
@@ -62,8 +62,10 @@ def test_the_same_noise_makes_the_same_moves_as_on_a_cpu(name: str) -> None:
     start = kernel.init(torch.ones(40, 3, dtype=torch.float64))
     noise = kernel.noise(start, 30, generator(0))
     with torch.no_grad():
-        here = follow(kernel, start, noise)
-        there = follow(kernel, Chains(*(moved(part, "cuda") for part in start)), moved(noise, "cuda"))
+        here = advance_with_noise(kernel, start, noise)
+        there = advance_with_noise(
+            kernel, Chains(*(moved(part, "cuda") for part in start)), moved(noise, "cuda")
+        )
     torch.testing.assert_close(there.position.cpu(), here.position, rtol=1e-8, atol=1e-8)
 
 

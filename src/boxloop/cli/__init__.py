@@ -1,5 +1,5 @@
 """The command line: one file per command, loaded only when it is called."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

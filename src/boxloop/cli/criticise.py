@@ -184,7 +184,7 @@ PARAMETER_ERROR = {
 
 
 def _print_gaps(found: dict[str, Any]) -> None:
-    from boxloop.numeric import format_number, format_with_error, significant_digits
+    from boxloop.numeric import count_significant_digits, format_number, format_with_error
 
     def number(value: float | None) -> str:
         return "-" if value is None else format_number(value)
@@ -213,7 +213,10 @@ def _print_gaps(found: dict[str, Any]) -> None:
     rows = [
         [
             f"{m['function']}: {m['entry']}",
-            *(format_number(m[side], significant_digits(m[side], m["gap"])) for side in ("data", "model")),
+            *(
+                format_number(m[side], count_significant_digits(m[side], m["gap"]))
+                for side in ("data", "model")
+            ),
             format_with_error(m["gap"], m["error"]),
             f"{m['z']:.1f}",
         ]

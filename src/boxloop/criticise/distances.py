@@ -29,7 +29,7 @@ from boxloop.numeric import (
     product,
     relative_error,
     single_threaded,
-    wasserstein,
+    wasserstein_distance,
 )
 
 NEGLIGIBLE = 1e-12
@@ -205,7 +205,7 @@ def gaussian_wasserstein(mean_a: object, cov_a: object, mean_b: object, cov_b: o
     if not a.shape[0] == b.shape[0] == len(mean) == len(other):
         sizes = f"{len(mean)}, {a.shape[0]}, {len(other)} and {b.shape[0]}"
         raise ValueError(f"means and covariances must have the same columns, not {sizes}")
-    return wasserstein(a, b, mean, other)
+    return wasserstein_distance(a, b, mean, other)
 
 
 @single_threaded
@@ -268,7 +268,7 @@ def frechet_distance(
         mean, other = a.mean(0), b.mean(0)
         a, b = a - mean, b - other
         covariance, other_covariance = a.mT @ a / (len(a) - 1), b.mT @ b / (len(b) - 1)
-        distance = wasserstein(covariance, other_covariance, mean, other)
+        distance = wasserstein_distance(covariance, other_covariance, mean, other)
         back, forth = _transport_matrices(covariance, other_covariance)
         pull = 2.0 * (mean - other)
         change_a = a @ pull + (a * (a - a @ forth)).sum(1)

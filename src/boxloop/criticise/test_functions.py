@@ -37,10 +37,10 @@ from boxloop.distributions import (
 )
 from boxloop.numeric import (
     average_covariance,
+    count_significant_digits,
     covariance as forms,
     normal,
     projected_variance,
-    significant_digits,
 )
 from boxloop.tree import Tree
 from boxloop.types import Covariance, Distribution
@@ -653,7 +653,7 @@ class BelowStatistic(Statistic):
         """Column and threshold, with digits for the column's standard deviation."""
         scale = self.frame.scale.tolist()
         pairs = zip(self.places.tolist(), self.thresholds.tolist(), strict=True)
-        return [f"{self.frame.names[j]} <= {t:.{significant_digits(t, scale[j])}g}" for j, t in pairs]
+        return [f"{self.frame.names[j]} <= {t:.{count_significant_digits(t, scale[j])}g}" for j, t in pairs]
 
     def evaluate(self, rows: Tensor) -> Tensor:
         """0 or 1, NaN where the column is missing."""

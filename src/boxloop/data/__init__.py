@@ -1,5 +1,5 @@
 """Sources of rows: where they live and how to reduce them."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

@@ -1,5 +1,5 @@
 """Distributions in batches, and the exponential families that mixtures are made of."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

@@ -1,5 +1,5 @@
 """scikit-learn classes, thin: they choose an initialiser and an engine, nothing else."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

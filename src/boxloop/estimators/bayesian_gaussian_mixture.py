@@ -31,7 +31,7 @@ from boxloop.estimators.bayesian_mixture import (
 )
 from boxloop.estimators.gaussian_mixture import precisions_of
 from boxloop.estimators.gaussian_pictures import GaussianPictures, check_component_class
-from boxloop.fit import Coordinates, standard_covariance
+from boxloop.fit import Coordinates, estimate_standard_covariance
 from boxloop.persist import ModelFile
 from boxloop.types import Source
 
@@ -168,7 +168,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         given = self._check_covariance_prior(d)
         estimated = given is None and self._has_matrix_covariance
         covariance = (
-            standard_covariance(standard)
+            estimate_standard_covariance(standard)
             if estimated
             else torch.eye(d, dtype=origin.dtype, device=origin.device)
         )

@@ -18,7 +18,7 @@ from boxloop.data import Standardisation, check_count, check_level, make_frame
 from boxloop.distributions import ComponentDistribution, Dirichlet, Family, MixturePrior, StickBreaking
 from boxloop.estimators._base import Array, OnlineStream, declare_latent_file, to_numpy
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.fit import Fit, Plan, fit_variational
+from boxloop.fit import Fit, Plan, fit_variational_mixture
 from boxloop.models import VariationalMixture
 from boxloop.numeric import generator
 from boxloop.persist import Check, ModelFile
@@ -99,7 +99,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
                 )
             return new
 
-        return fit_variational(
+        return fit_variational_mixture(
             source,
             make_checked_prior,
             kind=self._kind,

@@ -29,9 +29,9 @@ from boxloop.fit import (
     Cooling,
     EnergyPlan,
     TrainState,
-    averaged,
     coordinates,
     energy_trainer,
+    take_averaged_model,
 )
 from boxloop.loop import Outcome, run
 from boxloop.models import CONSTRAINTS, EnergyModel, ModuleNetwork, Perceptron
@@ -216,7 +216,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         streams = spawn(generator(self.random_state, frame.origin.device), 3)
         start = _start_model(self.energy, self.hidden, self.base, rows, streams[0])  # type: ignore[arg-type]
         outcome = self._train(start, rows, streams[1])
-        model = averaged(start, outcome.state)
+        model = take_averaged_model(start, outcome.state)
         annealed, draws = anneal_chains(model, self._chain_settings(), self.partition_chains, streams[2])
         model = replace(
             model,

@@ -15,7 +15,7 @@ from boxloop.distributions import Multinomial
 from boxloop.estimators._base import Array, declare_latent_file, to_numpy
 from boxloop.estimators.count_mixture import COUNT_LINEUP, TopicMixture
 from boxloop.estimators.mixture import MixtureEstimator
-from boxloop.fit import Fit, Plan, SpectralError, fit_spectral, start_topics, topic_errors
+from boxloop.fit import Fit, Plan, SpectralError, estimate_topic_errors, fit_topics, start_topics
 from boxloop.models import Mixture
 from boxloop.numeric import generator
 from boxloop.persist import ModelFile
@@ -88,7 +88,7 @@ class MultinomialMixture(TopicMixture):
         stream = generator(self.random_state)
         template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         if self.method == "spectral":  # needs no start, not even a warm one
-            return fit_spectral(source, template, stream)
+            return fit_topics(source, template, stream)
         first, notes = start_topics(source, template, stream)
         fit = super()._fit(source, plan, first)
         return replace(fit, concerns=(*notes, *fit.concerns))
@@ -109,7 +109,7 @@ class MultinomialMixture(TopicMixture):
             return dict(super().standard_errors(X, sample_weight))
         check_is_fitted(self)
         source = self._open(X, sample_weight, reset=False)
-        found = topic_errors(source, self.n_components, generator(self.random_state))
+        found = estimate_topic_errors(source, self.n_components, generator(self.random_state))
         return {name: to_numpy(value) for name, value in found.items()}
 
     def _publish(self, model: Mixture[Any]) -> None:

@@ -4,6 +4,6 @@ Result objects call them from their ``plot`` methods, and only there: importing 
 here touches pyplot; a figure that is made belongs to its caller, as ``axes.figure``.
 """
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

@@ -1,5 +1,5 @@
 """Engines that fit any model of the contract."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

@@ -1,11 +1,20 @@
-from .cavi import Cavi, NodePosterior, Order as Order, cavi
+from .cavi import (
+    Cavi,
+    ConditionalError,
+    Evidence,
+    MeanField as MeanField,
+    NodePosterior,
+    Order as Order,
+    cavi,
+    compute_evidence as compute_evidence,
+)
 from .column_tiles import (
-    bind_outer_sum as bind_outer_sum,
-    bind_product as bind_product,
-    blockwise_product as blockwise_product,
-    cut_tiles as cut_tiles,
-    draw_orthonormal as draw_orthonormal,
-    tile_columns as tile_columns,
+    choose_tile_width as choose_tile_width,
+    draw_orthonormal_rows as draw_orthonormal_rows,
+    multiply_in_blocks as multiply_in_blocks,
+    prepare_outer_sum as prepare_outer_sum,
+    prepare_product as prepare_product,
+    split_into_tiles as split_into_tiles,
     update_mean_and_deviations as update_mean_and_deviations,
 )
 from .distributed import (
@@ -27,11 +36,14 @@ from .energy import (
     SHORTER as SHORTER,
     ChainState as ChainState,
     EnergyPlan,
-    averaged as averaged,
-    contrast as contrast,
     energy_trainer,
+    measure_energy_gap as measure_energy_gap,
+    take_averaged_model as take_averaged_model,
 )
-from .equations.averages import group_outer as group_outer, measure_equations as measure_equations
+from .equations.averages import (
+    measure_equations as measure_equations,
+    sum_group_products as sum_group_products,
+)
 from .equations.estimate import (
     EquationError,
     Estimate,
@@ -52,7 +64,6 @@ from .equations.moments import match_moments
 from .equations.objective import m_estimate
 from .equations.roots import z_estimate
 from .errors import ParameterErrors, standard_errors
-from .evidence import Evidence, compute_evidence as compute_evidence
 from .factor_gradient import GradientState as GradientState, GradientStream as GradientStream
 from .factor_stream import (
     FactorStream as FactorStream,
@@ -60,7 +71,7 @@ from .factor_stream import (
     StreamSettings as StreamSettings,
     StreamState as StreamState,
     Variant as Variant,
-    factor_posterior as factor_posterior,
+    compute_factor_posterior as compute_factor_posterior,
 )
 from .fit import (
     AT_FLOOR as AT_FLOOR,
@@ -75,12 +86,16 @@ from .fit import (
     unstandardise as unstandardise,
 )
 from .gradient import AscentState, generalised_em, gradient_ascent
-from .linear import RACED_ROUNDS as RACED_ROUNDS, fit_linear as fit_linear
-from .mean_field import ConditionalError, MeanField as MeanField
+from .linear import (
+    NOISE_RACE_ITERATIONS as NOISE_RACE_ITERATIONS,
+    NoiseProfile as NoiseProfile,
+    fit_linear as fit_linear,
+    make_profile_step as make_profile_step,
+)
 from .minibatches import (
     Epochs,
-    generator_at as generator_at,
     hold_out as hold_out,
+    make_generator_at as make_generator_at,
     resample_rows as resample_rows,
 )
 from .monte_carlo import (
@@ -102,8 +117,6 @@ from .monte_carlo import (
     warm_up,
 )
 from .online import Batches, OnlinePlan, OnlineState, online_em
-from .profile import Profile as Profile, profile_noise as profile_noise
-from .schedules import Constant, Cooling, Warming
 from .spectral import (
     DIAGONALISERS as DIAGONALISERS,
     DocumentInfluence as DocumentInfluence,
@@ -112,14 +125,18 @@ from .spectral import (
     SpectralErrors,
     SpectralTopics,
     bootstrap,
-    largest_eigenvalues as largest_eigenvalues,
+    compute_spherical_responsibilities as compute_spherical_responsibilities,
+    estimate_spherical_clusters as estimate_spherical_clusters,
+    estimate_topic_errors as estimate_topic_errors,
+    find_largest_eigenvalues as find_largest_eigenvalues,
+    fit_topics as fit_topics,
     match_topics,
+    mixture_from_topics as mixture_from_topics,
     project_to_simplex as project_to_simplex,
     spectral,
     spectral_covariance,
     spectral_errors,
-    spherical_clusters as spherical_clusters,
-    spherical_responsibilities as spherical_responsibilities,
+    start_topics as start_topics,
 )
 from .start import (
     AUTO as AUTO,
@@ -130,27 +147,24 @@ from .start import (
     race,
     start_mixture,
 )
-from .topics import (
-    fit_spectral as fit_spectral,
-    start_topics as start_topics,
-    topic_errors as topic_errors,
-    topic_mixture as topic_mixture,
-)
 from .train import (
     PATIENCE as PATIENCE,
     STATES as STATES,
+    Constant,
+    Cooling,
     Follower,
     StepReport,
     Trainer,
     TrainPlan,
     TrainState,
+    Warming,
 )
 from .variational import (
     VariationalModel as VariationalModel,
     elbo,
-    fit_variational as fit_variational,
+    estimate_standard_covariance as estimate_standard_covariance,
     fit_variational_factor as fit_variational_factor,
-    standard_covariance as standard_covariance,
+    fit_variational_mixture as fit_variational_mixture,
 )
 
 __all__ = [

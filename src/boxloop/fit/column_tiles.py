@@ -27,38 +27,28 @@ DEVICE_COLUMNS = 1 << 20
 DEVICE_BLOCK = 1024
 """Columns on a GPU whose products are summed in the sheet's own dtype."""
 
-BoundProduct = Callable[[], object]
+PreparedProduct = Callable[[], object]
 """A product with its operands and result bound; the call repeats it with their present values."""
 
 
 @dataclass(frozen=True)
 class Tile:
-    """Views of c consecutive columns, and scratch that all tiles share; made once, as updates are in place.
+    """Views of c consecutive columns, and scratch that all tiles share; made once, as updates are in place."""
 
-    Args:
-        rows: the sheet, (rank + b, c); ``upper`` are its first rank rows, ``lower`` the others.
-        mean: running mean, (c,).
-        noise: noise variance in use, (c,).
-        fresh: scratch shaped as ``rows``, with the same two parts.
-        scaled: scratch shaped as ``rows``.
-        gap: scratch, (c,).
-        shift: scratch, (c,).
-    """
-
-    rows: Tensor
-    upper: Tensor
-    lower: Tensor
-    mean: Tensor
-    noise: Tensor
-    fresh: Tensor
+    rows: Tensor  # the sheet, (rank + b, c)
+    upper: Tensor  # its first rank rows
+    lower: Tensor  # the others
+    mean: Tensor  # running mean, (c,)
+    noise: Tensor  # noise variance in use, (c,)
+    fresh: Tensor  # scratch shaped as ``rows``, with the same two parts
     fresh_upper: Tensor
     fresh_lower: Tensor
-    scaled: Tensor
-    gap: Tensor
-    shift: Tensor
+    scaled: Tensor  # scratch shaped as ``rows``
+    gap: Tensor  # scratch, (c,)
+    shift: Tensor  # scratch, (c,)
 
 
-def tile_columns(rows: Tensor) -> int:
+def choose_tile_width(rows: Tensor) -> int:
     """Columns per tile, evenly split: as many as the cache allows."""
     height, columns = rows.shape
     most = TILE_BYTES // (height * rows.element_size()) if rows.device.type == "cpu" else DEVICE_COLUMNS
@@ -66,7 +56,7 @@ def tile_columns(rows: Tensor) -> int:
     return min(columns, math.ceil(even / 64) * 64)
 
 
-def cut_tiles(rows: Tensor, mean: Tensor, noise: Tensor, rank: int, width: int) -> list[Tile]:
+def split_into_tiles(rows: Tensor, mean: Tensor, noise: Tensor, rank: int, width: int) -> list[Tile]:
     """All tiles of a sheet, in order."""
     fresh, scaled = (rows.new_zeros(len(rows), width) for _ in range(2))
     spare = rows.new_zeros(2, width)
@@ -80,39 +70,39 @@ def cut_tiles(rows: Tensor, mean: Tensor, noise: Tensor, rank: int, width: int) 
     return tiles
 
 
-def bind_product(small: Tensor, rows: Tensor, out: Tensor) -> BoundProduct:
+def prepare_product(small: Tensor, rows: Tensor, out: Tensor) -> PreparedProduct:
     """A call that computes ``out = small @ rows``, (p, q) by (q, c), from their values when it runs."""
     if out.device.type != "cpu":
         return lambda: torch.mm(small, rows, out=out)
-    block = _block(small.numel())
+    block = _choose_block_length(small.numel())
     left = small.numpy()
-    pairs = list(zip(_blocks(rows, block), _blocks(out, block), strict=True))
+    pairs = list(zip(_split_into_blocks(rows, block), _split_into_blocks(out, block), strict=True))
 
-    def run() -> None:
+    def multiply() -> None:
         for right, result in pairs:
             np.matmul(left, right, out=result)
 
-    return run
+    return multiply
 
 
-def bind_outer_sum(left: Tensor, right: Tensor, total: Tensor) -> BoundProduct:
+def prepare_outer_sum(left: Tensor, right: Tensor, total: Tensor) -> PreparedProduct:
     """A call that adds ``left @ right.mT``, (p, c) by (c, q), to ``total`` in float64."""
     if left.device.type != "cpu":
-        return lambda: total.add_(blockwise_product(left, right))
-    block = _block(total.numel())
-    pairs = list(zip(_blocks(left, block), _blocks(right, block), strict=True))
+        return lambda: total.add_(multiply_in_blocks(left, right))
+    block = _choose_block_length(total.numel())
+    pairs = list(zip(_split_into_blocks(left, block), _split_into_blocks(right, block), strict=True))
     parts = [np.empty((len(a), *total.shape), a.dtype) for a, _ in pairs]
     result = total.numpy()
 
-    def run() -> None:
+    def add_products() -> None:
         for (a, b), part in zip(pairs, parts, strict=True):
             np.matmul(a, b.transpose(0, 2, 1), out=part)
             np.add(result, part.sum(0, dtype=np.float64), out=result)
 
-    return run
+    return add_products
 
 
-def blockwise_product(left: Tensor, right: Tensor) -> Tensor:
+def multiply_in_blocks(left: Tensor, right: Tensor) -> Tensor:
     """``left @ right.mT`` in blocks, which a GPU multiplies in one batch and sums in float64."""
     whole = left.shape[1] // DEVICE_BLOCK * DEVICE_BLOCK
     a, b = (x[:, :whole].unflatten(1, (-1, DEVICE_BLOCK)).transpose(0, 1) for x in (left, right))
@@ -120,11 +110,11 @@ def blockwise_product(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(a, b.mT).sum(0, dtype=torch.float64).add_(rest)
 
 
-def _block(entries: int) -> int:
+def _choose_block_length(entries: int) -> int:
     return max(64, min(4096, BLOCK_PRODUCTS // entries // 64 * 64))
 
 
-def _blocks(rows: Tensor, block: int) -> list[NDArray[np.floating]]:
+def _split_into_blocks(rows: Tensor, block: int) -> list[NDArray[np.floating]]:
     """(p, c) as a stack (n, p, block) of views, and a second one for the remaining columns."""
     array = rows.numpy()
     whole = array.shape[1] // block * block
@@ -137,20 +127,10 @@ def _blocks(rows: Tensor, block: int) -> list[NDArray[np.floating]]:
 
 
 def update_mean_and_deviations(tile: Tile, values: Tensor, step: float, shrink: float, out: Tensor) -> None:
-    r"""Move the mean by ``step`` and leave the deviations of ``values`` in ``out``.
+    r"""Move the mean by gamma e, :math:`e = \bar x - c`, and write deviations :math:`d_i = x_i - \bar x + \kappa e`.
 
-    .. math:: e = \bar x - c_{t-1}, \qquad c_t = c_{t-1} + \gamma e, \qquad d_i = x_i - \bar x + \kappa e
-
-    With :math:`\kappa = \sqrt{1 - \gamma}` the running mean of :math:`d d^\top` is the covariance of all values
-    seen, weighted by the steps, about their own mean; :math:`\kappa = 1 - \gamma` is the deviation from the mean
-    after its update (Brownlie, 2021, Algorithms 1 and 2, lines 5 and 6).
-
-    Args:
-        tile: columns.
-        values: b observations, (b, c).
-        step: gamma.
-        shrink: kappa.
-        out: receives the deviations, (b, c).
+    With :math:`\kappa = \sqrt{1 - \gamma}` the running mean of :math:`d d^\top` is the covariance of all values seen,
+    about their own mean; :math:`\kappa = 1 - \gamma` is Brownlie (2021), Algorithms 1 and 2, lines 5 and 6.
     """
     if values.shape[0] == 1:
         torch.sub(values, tile.mean, out=out)
@@ -190,14 +170,14 @@ def check_observation(values: Tensor | ArrayLike, columns: int, like: Tensor) ->
     return vectors
 
 
-def draw_orthonormal(rank: int, columns: int, stream: Generator, like: Tensor) -> Tensor:
+def draw_orthonormal_rows(rank: int, columns: int, stream: Generator, like: Tensor) -> Tensor:
     """Random orthonormal rows, (rank, D): Brownlie (2021), section 4.3, transposed.
 
     Deviation: the QR factor comes from a Cholesky factor of the small Gram matrix, in place. A matrix of normals is
     so well conditioned that no accuracy is lost, and no second D x K matrix is needed.
     """
     rows = normal((rank, columns), stream, like.dtype).to(like.device)
-    tiles = rows.split(tile_columns(rows), dim=1)
+    tiles = rows.split(choose_tile_width(rows), dim=1)
     gram = torch.zeros(rank, rank, dtype=torch.float64, device=like.device)
     for tile in tiles:
         gram += tile.double() @ tile.double().mT

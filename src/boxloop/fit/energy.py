@@ -20,7 +20,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.average import Power, Schedule
-from boxloop.chain import Kernel, Path, advance
+from boxloop.chain import Kernel, advance
 from boxloop.fit.train import Follower, StepReport, Trainer, TrainPlan, TrainState
 from boxloop.models import EnergyModel
 from boxloop.numeric import RandomState, generator
@@ -75,30 +75,15 @@ class EnergyPlan:
 
 @dataclass(frozen=True)
 class ChainState(Tree):
-    """What energy training carries beside parameters and optimiser.
+    """What energy training carries beside parameters and optimiser."""
 
-    Args:
-        position: the replay buffer, (N, d).
-        scale: of the kernel's steps.
-        average: of the path of parameters.
-    """
-
-    position: Tensor
-    scale: float
-    average: tuple[Tensor, ...]
+    position: Tensor  # the replay buffer, (N, d)
+    scale: float  # of the kernel's steps
+    average: tuple[Tensor, ...]  # of the path of parameters
 
 
 class PersistentChains(Follower):
-    """The chains whose mean is the model's term of the gradient, and the average of the path of parameters.
-
-    Args:
-        model: of standardised rows, at the start.
-        kernels: (log-density, scale) -> kernel.
-        base: where chains start and restart.
-        plan: chains and steps.
-        buffer: chains in the replay buffer.
-        random_state: of their start.
-    """
+    """The chains whose mean is the model's term of the gradient, and the average of the path of parameters."""
 
     def __init__(
         self,
@@ -118,13 +103,21 @@ class PersistentChains(Follower):
         self, model: EnergyModel, rows: Tensor, weight: Tensor, stream: Generator
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Move some chains, and contrast the energies of the rows with theirs."""
-        still = model.with_trainable(tuple(value.detach() for value in model.parameters))
-        self._stream = stream
-        self._place, self._path, self._short = move_chains(
-            self.position, self.scale, still, self.kernels, self.base, self.plan, stream
-        )
-        gap, square = contrast(model, (rows, weight), self._path.chains.position)
+        self.move_chains(model.with_trainable(tuple(value.detach() for value in model.parameters)), stream)
+        gap, square = measure_energy_gap(model, (rows, weight), self._path.chains.position)
         return gap + self.plan.shrink * square, {"contrast": gap}
+
+    def move_chains(self, model: EnergyModel, stream: Generator) -> None:
+        """Move a part of the buffer by a few steps, a share of it from the base."""
+        device = self.position.device
+        place = torch.randperm(len(self.position), generator=stream, device=device)[: self.plan.chains]
+        start = self.position[place]
+        fresh = torch.rand(len(start), generator=stream, device=device) < self.plan.restart
+        start = torch.where(fresh[:, None], self.base.draw(len(start), stream)[0].to(start), start)
+        self._short = float(torch.rand((), generator=stream, device=device)) < SHORT
+        kernel = self.kernels(model.log_density, self.scale * (SHORTER if self._short else 1.0))
+        self._path = advance(kernel, kernel.init(start), self.plan.steps, stream)
+        self._place, self._stream = place, stream
 
     def after_step(self, step: StepReport) -> None:
         """Keep where the chains are. After a refused step those at an energy that is not finite start anew."""
@@ -203,7 +196,7 @@ def energy_trainer(
         >>> import torch
         >>> from boxloop.data import ArraySource
         >>> from boxloop.fit.online import Batches
-        >>> from boxloop.fit.schedules import Cooling
+        >>> from boxloop.fit import Cooling
         >>> from boxloop.distributions import DiagonalGaussian
         >>> from boxloop.models.energy import Perceptron
         >>> from boxloop.loop import run
@@ -216,7 +209,7 @@ def energy_trainer(
         >>> plan = EnergyPlan(Cooling(0.02, 50), chains=64)
         >>> trainer = energy_trainer(model, Batches(rows, 32), kernels, base, plan, buffer=64, random_state=0)
         >>> state = run(trainer, trainer.start(0), max_iter=50).state
-        >>> energy = averaged(model, state).potential(torch.tensor([[1.0], [-1.0]]).double())
+        >>> energy = take_averaged_model(model, state).potential(torch.tensor([[1.0], [-1.0]]).double())
         >>> bool(energy[0] < energy[1])  # lower where the rows are
         True
     """
@@ -227,41 +220,15 @@ def energy_trainer(
     )
 
 
-def averaged(model: EnergyModel, state: TrainState) -> EnergyModel:
+def take_averaged_model(model: EnergyModel, state: TrainState) -> EnergyModel:
     """The model at the average of the path of parameters."""
     (chains,) = state.followers
     return model.with_trainable(chains.average)
 
 
-def contrast(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean of the network over rows less its mean over draws, and its mean square: minus the likelihood's slope.
-
-    Args:
-        model: of standardised rows.
-        batch: rows (n, d) and weights (n,).
-        drawn: of the model, (c, d).
-    """
+def measure_energy_gap(model: EnergyModel, batch: Batch, drawn: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean of the network over rows less its mean over draws (minus the likelihood's slope), and its mean square."""
     rows, weight = batch
     value = model.potential(torch.cat([rows, drawn]))
     share = (weight / weight.sum()).to(value.dtype)
     return value[: len(rows)] @ share - value[len(rows) :].mean(), value.square().mean()
-
-
-def move_chains(
-    position: Tensor,
-    scale: float,
-    model: EnergyModel,
-    kernels: Kernels,
-    base: Distribution,
-    plan: EnergyPlan,
-    stream: Generator,
-) -> tuple[Tensor, Path, bool]:
-    """Some of the buffer a few steps on, a share of it from the base: which, their path, and whether it was short."""
-    device = position.device
-    place = torch.randperm(len(position), generator=stream, device=device)[: plan.chains]
-    start = position[place]
-    fresh = torch.rand(len(start), generator=stream, device=device) < plan.restart
-    start = torch.where(fresh[:, None], base.draw(len(start), stream)[0].to(start), start)
-    short = float(torch.rand((), generator=stream, device=device)) < SHORT
-    kernel = kernels(model.log_density, scale * (SHORTER if short else 1.0))
-    return place, advance(kernel, kernel.init(start), plan.steps, stream), short

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from boxloop.types import Source
 FLAT = 1e-7
 """Smallest curvature of a direction, beside that of the parameters in it, that central differences can tell from 0."""
 DULL = 1e-9
-"""Smallest information a unit of weight: below it a parameter rests at a bound (a rate or a probability of zero)."""
+"""Smallest information per unit of weight: below it a parameter rests at a bound (a rate or a probability of zero)."""
 
 
 @dataclass(frozen=True)
@@ -73,26 +74,32 @@ def standard_errors(
     dull = observed.diagonal() <= DULL * source.reduce(model.expect).weight
     unit = torch.where(dull, 1.0, observed.diagonal()).rsqrt()
     scaled = torch.where(dull | dull[:, None], 0.0, observed * unit * unit[:, None])
-    basis = _tangent(model, free, point, unit)
+    basis = _find_free_directions(model, free, point, unit)
     values, vectors = torch.linalg.eigh(basis.mT @ scaled @ basis)
     good = values > FLAT
     half = unit[:, None] * (basis @ (vectors[:, good] / values[good].sqrt()))
     flat = unit[:, None] * (basis @ vectors[:, ~good])
     errors = {}
-    public = named or (lambda m: m.named())
-    for name in public(model):
-
-        def value(vector: Tensor, name: str = name) -> Tensor:
-            return public(model.with_free(unflatten(vector, free)))[name]
-
-        slope = jacobian(value, point)
+    for name, slope in differentiate_named(named or (lambda m: m.named()), model, point).items():
         error = (slope @ half).square().sum(-1).sqrt()
         blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope * unit).norm(dim=-1)
         errors[name] = torch.where(blind, torch.nan, error)
     return ParameterErrors(half @ half.mT, errors)
 
 
-def _tangent(model: Any, free: Mapping[str, Tensor], point: Tensor, unit: Tensor) -> Tensor:
+def differentiate_named(
+    named: Callable[[Any], Mapping[str, Tensor]], model: Any, point: Tensor
+) -> dict[str, Tensor]:
+    """Jacobian of each named parameter in the free ones, at a point near the model."""
+    free = model.free()
+
+    def evaluate(vector: Tensor, name: str) -> Tensor:
+        return named(model.with_free(unflatten(vector, free)))[name]
+
+    return {name: jacobian(partial(evaluate, name=name), point) for name in named(model)}
+
+
+def _find_free_directions(model: Any, free: Mapping[str, Tensor], point: Tensor, unit: Tensor) -> Tensor:
     """Directions, in the given units, along which the model's constraints stay met; orthonormal columns."""
     constraints = model.with_free(free).constraints()
     if constraints.numel() == 0:

@@ -24,15 +24,15 @@ from torch import Generator, Tensor
 
 from boxloop.fit.column_tiles import (
     Tile,
-    bind_outer_sum,
-    bind_product,
     check_observation,
-    cut_tiles,
-    draw_orthonormal,
-    tile_columns,
+    choose_tile_width,
+    draw_orthonormal_rows,
+    prepare_outer_sum,
+    prepare_product,
+    split_into_tiles,
     update_mean_and_deviations,
 )
-from boxloop.fit.factor_stream import Variant, factor_posterior, relative_rounding
+from boxloop.fit.factor_stream import Variant, compute_factor_posterior, estimate_relative_rounding
 from boxloop.models import FactorModel
 from boxloop.numeric import ConditionError
 from boxloop.tree import Tree
@@ -40,28 +40,16 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class GradientState(Tree):
-    """State of a gradient stream.
+    """State of a gradient stream."""
 
-    Args:
-        rows: F transposed over the b deviations of the last observation, (K + b, D).
-        mean: running mean, (D,).
-        noise: psi, (D,).
-        moment: M of the pending step, (K + b, K + b), float64, or None.
-        rank: K.
-        count: observations so far; a mini-batch is one.
-        learning_rate: alpha.
-        warmup: observations before the first step.
-        variant: how deviations are taken.
-    """
-
-    rows: Tensor
-    mean: Tensor
-    noise: Tensor
-    moment: Tensor | None
-    rank: int
-    count: int
-    learning_rate: float
-    warmup: int
+    rows: Tensor  # F transposed over the b deviations of the last observation, (K + b, D)
+    mean: Tensor  # running mean, (D,)
+    noise: Tensor  # psi, (D,)
+    moment: Tensor | None  # M of the pending step, (K + b, K + b), float64
+    rank: int  # K
+    count: int  # observations so far; a mini-batch is one
+    learning_rate: float  # alpha
+    warmup: int  # observations before the first step
     variant: Variant
 
 
@@ -71,8 +59,8 @@ class GradientTile:
     def __init__(self, tile: Tile, moment: Tensor, products: Tensor) -> None:
         self.tile = tile
         self.scaled_upper = tile.scaled[: len(tile.upper)]
-        self.multiply_moment = bind_product(moment, tile.rows, tile.fresh)
-        self.add_products = bind_outer_sum(self.scaled_upper, tile.rows, products)
+        self.multiply_moment = prepare_product(moment, tile.rows, tile.fresh)
+        self.add_products = prepare_outer_sum(self.scaled_upper, tile.rows, products)
 
     def take_step(self, rate: float) -> None:
         """The pending step: F along its gradient, and log psi along its own."""
@@ -95,19 +83,9 @@ class GradientStream:
     """Factor analysis of a stream of vectors by gradient ascent, from the paper's unit start.
 
     The learning rate is in units of the data: scale columns of very different standard deviations first.
-    :class:`FactorStream` needs neither, and was better in every experiment of Brownlie (2021, chapter 5).
 
     Deviation: ``variant="exact"`` scales the deviation from the old mean by sqrt(1 - 1/t), whose square has the right
     mean; ``variant="paper"`` takes it from the new mean, as Algorithm 1 does.
-
-    Example:
-        >>> import torch
-        >>> draws = torch.Generator().manual_seed(0)
-        >>> stream = GradientStream.start(3, 1, draws, learning_rate=0.01, warmup=10)
-        >>> for _ in range(50):
-        ...     stream.observe(torch.randn(3, generator=draws))
-        >>> stream.model().loadings.shape
-        torch.Size([3, 1])
     """
 
     def __init__(self, state: GradientState, tile: int | None = None) -> None:
@@ -141,7 +119,7 @@ class GradientStream:
                 f"warmup must be >= 1 and variant 'exact' or 'paper', got {warmup} and {variant!r}"
             )
         zeros = torch.zeros(n_columns, dtype=dtype, device=device)
-        rows = torch.cat([draw_orthonormal(rank, n_columns, generator, zeros), zeros[None]])
+        rows = torch.cat([draw_orthonormal_rows(rank, n_columns, generator, zeros), zeros[None]])
         return cls(
             GradientState(rows, zeros, zeros + 1.0, None, rank, 0, learning_rate, warmup, variant), tile
         )
@@ -166,11 +144,7 @@ class GradientStream:
         return self._state.count
 
     def observe(self, values: Tensor) -> None:
-        """Observe one vector (D,), or b vectors (b, D) in one step along their mean gradient.
-
-        Raises:
-            ValueError: wrong shape, or an entry that is not finite; the stream is unchanged.
-        """
+        """Observe one vector (D,), or b vectors (b, D) in one step along their mean gradient; all or nothing."""
         self._check_intact()
         vectors = check_observation(values, len(self._state.mean), self._state.rows)
         if len(self._state.rows) != self._state.rank + len(vectors):
@@ -206,7 +180,8 @@ class GradientStream:
                 update_mean_and_deviations(work.tile, part, step, shrink, work.tile.lower)
         if not math.isfinite(float(state.noise.sum())):
             raise ConditionError("psi has overflowed: lower learning_rate, or scale the columns.")
-        return second_moment(self._products.cpu(), relative_rounding(state.rows.dtype)) if learning else None
+        rounding = estimate_relative_rounding(state.rows.dtype)
+        return compute_second_moment(self._products.cpu(), rounding) if learning else None
 
     def _take_pending_step(self) -> None:
         """Carry out the pending step."""
@@ -228,10 +203,10 @@ class GradientStream:
     def _bind_tiles(self) -> None:
         """Bind the tiles and their products to the tensors of the state."""
         state = self._state
-        self._width = min(self._tile or tile_columns(state.rows), len(state.mean))
+        self._width = min(self._tile or choose_tile_width(state.rows), len(state.mean))
         self._moment = state.rows.new_zeros(len(state.rows), len(state.rows))
         self._products = state.rows.new_zeros(state.rank, len(state.rows), dtype=torch.float64)
-        tiles = cut_tiles(state.rows, state.mean, state.noise, state.rank, self._width)
+        tiles = split_into_tiles(state.rows, state.mean, state.noise, state.rank, self._width)
         self._tiles = [GradientTile(tile, self._moment, self._products) for tile in tiles]
 
     def _check_intact(self) -> None:
@@ -241,16 +216,11 @@ class GradientStream:
             )
 
 
-def second_moment(products: Tensor, rounding: float) -> Tensor:
-    r"""Mean over the batch of the second moment of (h, -1 at its own deviation), (K + b, K + b).
-
-    Args:
-        products: :math:`F^\top \Psi^{-1} [F, D^\top]`, (K, K + b).
-        rounding: relative rounding error of its sums.
-    """
+def compute_second_moment(products: Tensor, rounding: float) -> Tensor:
+    r"""Mean over the batch of the second moment of (h, -1), from the products :math:`F^\top \Psi^{-1} [F, D^\top]`."""
     rank, batch = len(products), products.shape[1] - len(products)
     array = products.numpy()
-    mean_map, sigma = factor_posterior(array[:, :rank], rounding)
+    mean_map, sigma = compute_factor_posterior(array[:, :rank], rounding)
     scores = mean_map @ array[:, rank:]
     if not math.isfinite(scores.sum()):
         raise ConditionError("The gradient has overflowed: lower learning_rate, or scale the columns.")

@@ -31,7 +31,7 @@ MAX_ROWS = 32
 """Most factors, and most vectors per pass."""
 
 
-def supports(rows: Tensor, rank: int) -> bool:
+def is_supported(rows: Tensor, rank: int) -> bool:
     """Whether the kernels can process this sheet, (K + b, D): float32, on a GPU with TensorFloat-32."""
     if triton is None or torch.version.cuda is None or not rows.is_cuda or rows.dtype != torch.float32:
         return False
@@ -39,16 +39,7 @@ def supports(rows: Tensor, rank: int) -> bool:
 
 
 class FactorKernels:
-    """The pass over a sheet, bound to its tensors, which it changes in place.
-
-    Args:
-        rows: the sheet, (K + b, D).
-        mean: running mean, (D,).
-        square: running mean of squared deviations, (D,).
-        noise: noise variance in use, (D,).
-        rank: K.
-        floor: smallest psi, as a fraction of a column's variance.
-    """
+    """The pass over a sheet (K + b, D), bound to its tensors, which it changes in place."""
 
     def __init__(
         self, rows: Tensor, mean: Tensor, square: Tensor, noise: Tensor, rank: int, floor: float
@@ -67,18 +58,7 @@ class FactorKernels:
     def __call__(
         self, values: Tensor, update: Tensor, mean_weights: Tensor, keep: float, correction: float
     ) -> NDArray[np.float64]:
-        """Carry out the pending update and observe vectors.
-
-        Args:
-            values: the vectors, (b, D).
-            update: this matrix times the sheet is the next U, (K, K + b).
-            mean_weights: omega of each vector, (b,).
-            keep: 1 - sum of omega.
-            correction: beta.
-
-        Returns:
-            [U; E] Psi^-1 [U; E]ᵀ, (K + b, K + b).
-        """
+        """Carry out the pending update (K, K + b) and observe vectors (b, D); returns [U; E] Psi^-1 [U; E]ᵀ."""
         rows, _, _, noise = self._tensors
         height, columns = rows.shape
         numbers = columns, keep, correction, *self._floor
@@ -103,7 +83,7 @@ def _update_columns(
     share: tl.tensor,
     columns: tl.tensor,
     keep: tl.tensor,
-    back: tl.tensor,
+    correction: tl.tensor,
     floor: tl.tensor,
     tiny: tl.tensor,
     RANK: tl.constexpr,
@@ -125,22 +105,22 @@ def _update_columns(
         s, c = tl.load(square + at, inside, 1.0), tl.load(mean + at, inside, 0.0)
         here = (v < BATCH) & inside
         e = tl.where(here, tl.load(values + v * stride + at, here, 0.0) - c, 0.0)
-        moved = tl.sum(weigh * e, 0, keep_dims=True)
-        spread = keep * s + tl.sum(weigh * e * e, 0, keep_dims=True) - back * moved * moved
-        spread = tl.maximum(spread, 0.0)
-        psi = tl.maximum(s - tl.sum(u * u, 0, keep_dims=True), floor * tl.maximum(s, spread) + tiny)
+        shift = tl.sum(weigh * e, 0, keep_dims=True)
+        variance = keep * s + tl.sum(weigh * e * e, 0, keep_dims=True) - correction * shift * shift
+        variance = tl.maximum(variance, 0.0)
+        psi = tl.maximum(s - tl.sum(u * u, 0, keep_dims=True), floor * tl.maximum(s, variance) + tiny)
         tl.debug_barrier()  # every thread has read these columns
         tl.store(rows + i * stride + at, u, (i < RANK) & inside)
         tl.store(rows + (RANK + v) * stride + at, e, here)
-        tl.store(mean + at, c + moved, inside)
-        tl.store(square + at, spread, inside)
+        tl.store(mean + at, c + shift, inside)
+        tl.store(square + at, variance, inside)
         tl.store(noise + at, psi, inside)
 
 
 def _sum_products(
     rows: tl.tensor,
     noise: tl.tensor,
-    found: tl.tensor,
+    partial_sums: tl.tensor,
     columns: tl.tensor,
     HEIGHT: tl.constexpr,
     SIDE: tl.constexpr,
@@ -155,7 +135,7 @@ def _sum_products(
         part = tl.load(rows + i * stride + at, (i < HEIGHT) & inside, 0.0)
         weighed = tl.trans(part / tl.load(noise + at, inside, 1.0))
         total += tl.dot(part, weighed, input_precision="tf32x3").to(tl.float64)
-    place = found + tl.program_id(0) * SIDE * SIDE
+    place = partial_sums + tl.program_id(0) * SIDE * SIDE
     tl.store(place + i * SIDE + tl.arange(0, SIDE)[None, :], total)
 
 

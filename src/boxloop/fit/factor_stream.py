@@ -42,12 +42,12 @@ from boxloop.data import check_choice
 from boxloop.fit import factor_kernels
 from boxloop.fit.column_tiles import (
     Tile,
-    bind_outer_sum,
-    bind_product,
     check_observation,
-    cut_tiles,
-    draw_orthonormal,
-    tile_columns,
+    choose_tile_width,
+    draw_orthonormal_rows,
+    prepare_outer_sum,
+    prepare_product,
+    split_into_tiles,
 )
 from boxloop.models import FactorModel
 from boxloop.numeric import ConditionError
@@ -80,10 +80,8 @@ class StreamSettings:
         if not 0.0 <= self.floor < 1.0:
             raise ValueError(f"floor is a fraction of each column's variance, in [0, 1), got {self.floor}")
 
-    def vectors_per_pass(self, count: int) -> int:
-        """Vectors that share a pass after ``count`` vectors: a power of two, at most ``refresh`` and a quarter of
-        count.
-        """
+    def choose_vectors_per_pass(self, count: int) -> int:
+        """Vectors that share a pass: a power of two, at most ``refresh`` and a quarter of the count so far."""
         if count <= self.warmup or count < 8:
             return 1
         return min(self.refresh, 1 << ((count // 4).bit_length() - 1))
@@ -91,35 +89,19 @@ class StreamSettings:
 
 @dataclass(frozen=True)
 class StreamState(Tree):
-    r"""State of a factor stream. Long tensors are updated in place; small ones are float64 on the CPU.
+    """State of a factor stream. Long tensors are updated in place; small ones are float64 on the CPU."""
 
-    Args:
-        rows: U over the b deviations of the last observation, or the gaps of b vectors to the mean before them,
-            (K + b, D).
-        mean: running mean c, (D,).
-        square: running mean of squared deviations s, (D,).
-        noise: psi as the last E step used it, (D,).
-        start: initial loadings while the E step uses them instead of A, (K, D), else None.
-        gathered: vectors queued for a shared pass, (n, D).
-        basis: B with :math:`A^\top = B U`, lower triangular, (K, K).
-        latent: running mean of :math:`\Sigma + m m^\top` (paper: of :math:`m m^\top`), (K, K).
-        turn: P with :math:`F^\top = P U`, (K, K).
-        update: the pending update: this matrix times ``rows`` is the next U, (K, K + b).
-        count: observations learned from; a mini-batch is one.
-        settings: options.
-    """
-
-    rows: Tensor
-    mean: Tensor
-    square: Tensor
-    noise: Tensor
-    start: Tensor | None
-    gathered: Tensor
-    basis: Tensor
-    latent: Tensor
-    turn: Tensor
-    update: Tensor
-    count: int
+    rows: Tensor  # U over the b deviations of the last observation, or gaps of b vectors, (K + b, D)
+    mean: Tensor  # running mean c, (D,)
+    square: Tensor  # running mean of squared deviations s, (D,)
+    noise: Tensor  # psi as the last E step used it, (D,)
+    start: Tensor | None  # initial loadings while the E step uses them instead of A, (K, D)
+    gathered: Tensor  # vectors queued for a shared pass, (n, D)
+    basis: Tensor  # B with Aᵀ = B U, lower triangular, (K, K)
+    latent: Tensor  # running mean of Sigma + m mᵀ (paper: of m mᵀ), (K, K)
+    turn: Tensor  # P with Fᵀ = P U, (K, K)
+    update: Tensor  # the pending update: this matrix times ``rows`` is the next U, (K, K + b)
+    count: int  # observations learned from; a mini-batch is one
     settings: StreamSettings
 
     @property
@@ -128,7 +110,7 @@ class StreamState(Tree):
         return len(self.basis)
 
 
-def identity_update(rank: int, batch: int) -> Tensor:
+def make_identity_update(rank: int, batch: int) -> Tensor:
     """The update that leaves U as it is, (K, K + b)."""
     return torch.eye(rank, rank + batch, dtype=torch.float64)
 
@@ -146,21 +128,15 @@ class PassWeights:
 
     .. math:: d_t = \textstyle\sum_i T_{ti} e_i, \qquad \Delta = c_n - c_0 = \sum_t \omega_t e_t, \qquad
               s_n = \bigl(1 - \sum_t \omega_t\bigr) s_0 + \sum_t \omega_t e_t^2 - \beta \Delta^2
-
-    Args:
-        deviation_weights: T, (n, n).
-        mean_weights: omega, (n,).
-        correction: beta; 1 makes s the variance of all vectors seen, about their own mean.
-        steps: gamma of every vector, or a single one for a mini-batch.
     """
 
-    deviation_weights: Array
-    mean_weights: Array
-    correction: float
-    steps: tuple[float, ...]
+    deviation_weights: Array  # T, (n, n)
+    mean_weights: Array  # omega, (n,)
+    correction: float  # beta; 1 makes s the variance of all vectors seen, about their own mean
+    steps: tuple[float, ...]  # gamma of every vector, or a single one for a mini-batch
 
     @classmethod
-    def sequential(cls, steps: Sequence[float]) -> Self:
+    def from_steps(cls, steps: Sequence[float]) -> Self:
         r"""Vectors observed one after another: :math:`d_t = \sqrt{1 - \gamma_t} (x_t - c_{t-1})`."""
         n = len(steps)
         deviation_weights, mean_weights = np.eye(n), np.zeros(n)
@@ -171,18 +147,8 @@ class PassWeights:
         return cls(deviation_weights, mean_weights, 1.0, tuple(steps))
 
     @classmethod
-    def batch(cls, n: int, step: float, shrink: float) -> Self:
-        r"""A mini-batch as one observation: :math:`d_i = x_i - \bar x + \kappa (\bar x - c_0)`.
-
-        With :math:`\kappa = \sqrt{1 - \gamma}` the running mean of :math:`d d^\top` is the covariance of all vectors
-        seen, weighted by the steps, about their own mean; :math:`\kappa = 1 - \gamma` is the deviation from the mean
-        after its update (Brownlie, 2021, Algorithm 2, lines 5 and 6).
-
-        Args:
-            n: number of vectors.
-            step: gamma.
-            shrink: kappa.
-        """
+    def from_mini_batch(cls, n: int, step: float, shrink: float) -> Self:
+        r"""A mini-batch as one observation: :math:`d_i = x_i - \bar x + \kappa (\bar x - c_0)`, as in the tiles."""
         deviation_weights = np.eye(n) - (1.0 - shrink) / n
         return cls(deviation_weights, np.full(n, step / n), (1.0 - shrink * shrink) / step, (step,))
 
@@ -191,7 +157,7 @@ class PassWeights:
         """Whether the vectors are observed one after another."""
         return len(self.steps) > 1
 
-    def sheet_transform(self, rank: int) -> Array:
+    def make_sheet_transform(self, rank: int) -> Array:
         """The matrix that turns [U; E] into [U; D], (K + n, K + n)."""
         matrix = np.eye(rank + len(self.deviation_weights))
         matrix[rank:, rank:] = self.deviation_weights
@@ -215,7 +181,7 @@ class _FactorMoments:
     ) -> Array:
         """E step, running means and M step of one observation; returns the weight of each deviation in U, (K, b)."""
         batch = cross.shape[1]
-        mean_map, sigma = factor_posterior(self.turn @ inner @ self.turn.T, self.rounding)
+        mean_map, sigma = compute_factor_posterior(self.turn @ inner @ self.turn.T, self.rounding)
         scores = mean_map @ (self.turn @ cross)
         if not math.isfinite(scores.sum()):
             raise ConditionError(
@@ -226,12 +192,12 @@ class _FactorMoments:
         if exact:
             moment += sigma
         self.latent = self.latent + step * (moment - self.latent)
-        gain: Array = _solve_lower(self.basis, scores) * (step / batch)
+        gain: Array = _solve_lower_triangular(self.basis, scores) * (step / batch)
         if warming_up:
             return gain
-        self.factor = _cholesky(self.latent if exact else self.latent + sigma)
+        self.factor = _factor_cholesky(self.latent if exact else self.latent + sigma)
         if settings.expand:
-            self.basis = self.turn = _solve_lower(self.factor, self.basis)
+            self.basis = self.turn = _solve_lower_triangular(self.factor, self.basis)
             self.latent = np.eye(len(sigma))
         else:
             self.turn = lapack.dpotrs(self.factor, self.basis, lower=1)[0]
@@ -243,30 +209,25 @@ class _FactorMoments:
         if expand:
             self.basis = self.turn = eye
             return update
-        self.basis, self.turn = factor, _solve_lower(factor, eye).T
-        return _solve_lower(factor, update)
+        self.basis, self.turn = factor, _solve_lower_triangular(factor, eye).T
+        return _solve_lower_triangular(factor, update)
 
 
-def update_state(state: StreamState, gram: Array, vectors: PassWeights) -> StreamState:
+def update_small_matrices(state: StreamState, gram: Array, vectors: PassWeights) -> StreamState:
     r"""The K x K side of E step, running means and M step, for one observation after another.
 
     .. math:: \Sigma = (I + P G P^\top)^{-1}, \quad M = \Sigma P V, \quad
               H \leftarrow (1 - \gamma) H + \gamma (\Sigma + M M^\top / b), \quad
               U \leftarrow (1 - \gamma) U + \tfrac{\gamma}{b} B^{-1} M D
 
-    U stays a small matrix W times the sheet [U; D], so G and V of every vector are W times the Gram matrix that one
-    pass over the sheet has measured. W is stored as ``update``, in the basis in which the next pass has
-    :math:`\psi = s - \mathrm{colsum}(U^2)`: :math:`U \leftarrow L^{-1} B U` with :math:`L L^\top = H`. The expanded
-    step calls :math:`L^{-1} z` the factors, so that H becomes I and B becomes :math:`L^{-1} B`.
-
-    Args:
-        state: before these observations.
-        gram: :math:`[U; E] \Psi^{-1} [U; E]^\top`, (K + b, K + b), or its first K rows for one observation.
-        vectors: weights of the vectors observed.
+    U stays a small matrix W times the sheet [U; D], so G and V of every vector are W times the Gram matrix
+    :math:`[U; E] \Psi^{-1} [U; E]^\top` that one pass has measured. W is stored as ``update``, in the basis in which
+    the next pass has :math:`\psi = s - \mathrm{colsum}(U^2)`: :math:`U \leftarrow L^{-1} B U` with :math:`L L^\top
+    = H`. The expanded step calls :math:`L^{-1} z` the factors, so that H becomes I and B becomes :math:`L^{-1} B`.
     """
-    rank, settings, transform = state.rank, state.settings, vectors.sheet_transform(state.rank)
+    rank, settings, transform = state.rank, state.settings, vectors.make_sheet_transform(state.rank)
     basis, latent, turn = (x.numpy() for x in (state.basis, state.latent, state.turn))
-    moments = _FactorMoments(basis, latent, turn, relative_rounding(state.rows.dtype))
+    moments = _FactorMoments(basis, latent, turn, estimate_relative_rounding(state.rows.dtype))
     update = np.eye(rank, len(transform))
     gram = (transform @ gram if vectors.is_sequential else gram) @ transform.T
     products = gram[:rank]
@@ -288,33 +249,24 @@ def update_state(state: StreamState, gram: Array, vectors: PassWeights) -> Strea
     return replace(state, start=start, count=count, update=torch.from_numpy(update @ transform), **matrices)
 
 
-def relative_rounding(dtype: torch.dtype) -> float:
+def estimate_relative_rounding(dtype: torch.dtype) -> float:
     """Relative rounding error, as measured, of a sum over columns that adds blocks in float64."""
     return torch.finfo(dtype).eps / 4.0
 
 
-def factor_posterior(inner: Array, rounding: float) -> tuple[Array, Array]:
-    r"""The matrix that maps :math:`F^\top \Psi^{-1} d` to the posterior mean of the factors, and their covariance
-    Sigma.
-
-    .. math:: \Sigma = (I + A)^{-1}, \quad m = \Sigma v, \qquad A = F^\top \Psi^{-1} F, \quad v = F^\top \Psi^{-1} d
-
-    A and v are sums over very many columns. Their rounding error, :math:`\tau = \epsilon \operatorname{tr} A`,
-    exceeds 1 where one factor explains nearly all of the columns. It is treated as noise in v: with the eigenvalues
-    a of A,
+def compute_factor_posterior(inner: Array, rounding: float) -> tuple[Array, Array]:
+    r"""The matrix that maps :math:`v = F^\top \Psi^{-1} d` to the posterior mean of the factors, and their covariance.
 
     .. math:: m = \frac{a}{a^2 + a + \tau^2} v, \qquad \Sigma = \frac{a + \tau^2}{a^2 + a + \tau^2}
 
-    along its eigenvectors. So a factor below the rounding error keeps its prior instead of following the error.
-
-    Args:
-        inner: A, (K, K).
-        rounding: epsilon, the relative rounding error of the sums.
+    along the eigenvectors of :math:`A = F^\top \Psi^{-1} F`, with eigenvalues a. A and v are sums over very many
+    columns; their rounding error, :math:`\tau = \epsilon \operatorname{tr} A`, exceeds 1 where one factor explains
+    nearly all of them. It is treated as noise in v: a factor below it keeps its prior instead of following the error.
     """
     eye, error = np.eye(len(inner)), rounding * float(inner.trace())
     factor, failed = lapack.dpotrf(eye + inner, lower=1)
     if not failed and error < NEGLIGIBLE_ROUNDING:
-        half = _solve_lower(factor, eye)
+        half = _solve_lower_triangular(factor, eye)
         sigma: Array = half.T @ half
         return sigma, sigma
     values, vectors = np.linalg.eigh(0.5 * (inner + inner.T))
@@ -323,7 +275,7 @@ def factor_posterior(inner: Array, rounding: float) -> tuple[Array, Array]:
     return (vectors * (values / total)) @ vectors.T, (vectors * ((values + noise) / total)) @ vectors.T
 
 
-def _cholesky(matrix: Array) -> Array:
+def _factor_cholesky(matrix: Array) -> Array:
     factor: Array
     factor, failed = lapack.dpotrf(matrix, lower=1)
     if failed or not math.isfinite(factor[-1, -1]):
@@ -331,46 +283,22 @@ def _cholesky(matrix: Array) -> Array:
     return factor
 
 
-def _solve_lower(lower: Array, right: Array) -> Array:
+def _solve_lower_triangular(lower: Array, right: Array) -> Array:
     solution: Array = lapack.dtrtrs(lower, right, lower=1)[0]
     return solution
 
 
 @dataclass(frozen=True)
 class SharedMatrices:
-    """Small matrices that all tiles share, in the dtype of the sheet; sums over tiles are float64.
+    """Small matrices that all tiles share, in the dtype of the sheet; sums over tiles are float64."""
 
-    Args:
-        update: this matrix times the sheet is the next U, (K, K + b).
-        gram: receives [U; E] Psi^-1 [U; E]ᵀ, (K + b, K + b), or its first K rows, which suffice for one
-            observation; with initial loadings F0 it receives F0 Eᵀ, (K, b).
-        mean_weights: weight of each vector in the new mean, (b,).
-    """
-
-    update: Tensor
-    gram: Tensor
-    mean_weights: Tensor
-
-    @classmethod
-    def allocate(cls, rows: Tensor, rank: int, *, from_start: bool, is_sequential: bool) -> Self:
-        """Zeros in the right shapes."""
-        height, batch = len(rows), len(rows) - rank
-        shape = (rank, batch) if from_start else (height if is_sequential else rank, height)
-        return cls(
-            rows.new_zeros(rank, height), rows.new_zeros(shape, dtype=torch.float64), rows.new_zeros(batch)
-        )
+    update: Tensor  # this matrix times the sheet is the next U, (K, K + b)
+    gram: Tensor  # receives [U; E] Psi^-1 [U; E]ᵀ, or its first K rows; F0 Eᵀ with initial loadings F0
+    mean_weights: Tensor  # weight of each vector in the new mean, (b,)
 
 
 class FactorTile:
-    """The work of a pass on one tile of columns, with its products bound to the shared matrices.
-
-    Args:
-        tile: views of the sheet.
-        square: running mean of squared deviations, (c,).
-        start: initial loadings of these columns while the E step uses them instead of U, (K, c).
-        shared: small matrices.
-        floor: smallest psi, as a fraction of a column's variance.
-    """
+    """The work of a pass on one tile of columns, with its products bound to the shared matrices."""
 
     def __init__(
         self, tile: Tile, square: Tensor, start: Tensor | None, shared: SharedMatrices, floor: float
@@ -380,16 +308,12 @@ class FactorTile:
         self.from_start = start is not None
         self.left, self.scaled = tile.rows[:height], tile.scaled[:height]
         self.squares, self.weighted = tile.scaled[:rank], tile.scaled[:batch]
-        self.multiply_update = bind_product(shared.update, tile.rows, tile.fresh_upper)
+        self.multiply_update = prepare_product(shared.update, tile.rows, tile.fresh_upper)
         pair = (self.scaled, tile.rows) if start is None else (start, tile.lower)
-        self.add_gram = bind_outer_sum(*pair, shared.gram)
+        self.add_gram = prepare_outer_sum(*pair, shared.gram)
 
     def update_mean(self, values: Tensor, keep: float, correction: float) -> None:
-        r"""Write the gaps E of vectors to the mean c before them, then update mean and variance.
-
-        .. math:: c \leftarrow c + \Delta, \quad \Delta = \textstyle\sum_t \omega_t e_t, \qquad
-                  s \leftarrow (1 - \textstyle\sum_t \omega_t) s + \sum_t \omega_t e_t^2 - \beta \Delta^2
-        """
+        """Write the gaps E of vectors to the mean c before them, then update mean and variance by their weights."""
         tile, mean_weights = self.tile, self.shared.mean_weights
         torch.sub(values, tile.mean, out=tile.lower)
         torch.mul(tile.lower, tile.lower, out=self.weighted)
@@ -399,17 +323,13 @@ class FactorTile:
         self.square.addcmul_(tile.gap, tile.gap, value=-correction).clamp_(min=0.0)
 
     def observe(self, values: Tensor, keep: float, correction: float) -> None:
-        """Carry out the pending update of U, compute psi and the gaps, and add this tile's part of the Gram matrix.
-
-        A column that was constant so far has almost no psi; there the floor after these vectors is used. With the
-        initial loadings psi is 1.
-        """
+        """Carry out the pending update of U, compute psi and the gaps, and add this tile's part of the Gram matrix."""
         tile = self.tile
         self.multiply_update()
         if not self.from_start:
             torch.mul(tile.fresh_upper, tile.fresh_upper, out=self.squares)
             torch.sum(self.squares, 0, out=tile.noise)
-            residual_variance(self.square, tile.noise, self.floor, out=tile.noise, spare=tile.gap)
+            compute_residual_variance(self.square, tile.noise, self.floor, out=tile.noise, spare=tile.gap)
         tile.upper.copy_(tile.fresh_upper)
         self.update_mean(values, keep, correction)
         if not self.from_start:
@@ -419,24 +339,24 @@ class FactorTile:
             torch.div(self.left, tile.noise, out=self.scaled)
         self.add_gram()
 
-    def updated_rows(self) -> Tensor:
+    def compute_updated_rows(self) -> Tensor:
         """U with the pending update carried out, (K, c), as a new tensor."""
         return self.shared.update @ self.tile.rows
 
 
-def residual_variance(
+def compute_residual_variance(
     square: Tensor, explained: Tensor, floor: float, out: Tensor | None = None, spare: Tensor | None = None
 ) -> Tensor:
     """psi = s - explained, at least ``floor`` times s, and positive even for a constant column."""
     noise = torch.sub(square, explained, out=out)
     if floor == 0.0:
         return noise
-    least = torch.add(_tiny(square.dtype, square.device), square, alpha=floor, out=spare)
+    least = torch.add(_smallest_variance(square.dtype, square.device), square, alpha=floor, out=spare)
     return torch.maximum(noise, least, out=noise)
 
 
 @lru_cache(maxsize=8)
-def _tiny(dtype: torch.dtype, device: torch.device) -> Tensor:
+def _smallest_variance(dtype: torch.dtype, device: torch.device) -> Tensor:
     return torch.tensor(torch.finfo(dtype).tiny * 1e8, dtype=dtype, device=device)
 
 
@@ -444,29 +364,24 @@ KERNEL_TILE = 1 << 17
 """Columns per tile where kernels do the passes: the scratch of tiles then takes little memory."""
 
 
-class Sheet:
-    """The D-long tensors of a state, cut into tiles that share small matrices; passes change them in place.
-
-    Args:
-        state: owner of the tensors.
-        tile: columns per tile; chosen from the cache when None.
-        is_sequential: whether vectors are observed one after another, not as one mini-batch.
-    """
+class TiledState:
+    """The D-long tensors of a state, cut into tiles that share small matrices; passes change them in place."""
 
     def __init__(self, state: StreamState, tile: int | None, is_sequential: bool = False) -> None:
         rows, rank, floor = state.rows, state.rank, state.settings.floor
         self.is_sequential, self._from_start = is_sequential, state.start is not None
         self._kernels: factor_kernels.FactorKernels | None = None
-        if not self._from_start and tile is None and factor_kernels.supports(rows, rank):
+        if not self._from_start and tile is None and factor_kernels.is_supported(rows, rank):
             tile = KERNEL_TILE  # tiles then only serve rare operations
             self._kernels = factor_kernels.FactorKernels(
                 rows, state.mean, state.square, state.noise, rank, floor
             )
-        self._width = min(tile or tile_columns(rows), rows.shape[1])
-        self._shared = SharedMatrices.allocate(
-            rows, rank, from_start=self._from_start, is_sequential=is_sequential
-        )
-        tiles = cut_tiles(rows, state.mean, state.noise, rank, self._width)
+        self._width = min(tile or choose_tile_width(rows), rows.shape[1])
+        height, batch = len(rows), len(rows) - rank
+        shape = (rank, batch) if self._from_start else (height if is_sequential else rank, height)
+        gram = rows.new_zeros(shape, dtype=torch.float64)
+        self._shared = SharedMatrices(rows.new_zeros(rank, height), gram, rows.new_zeros(batch))
+        tiles = split_into_tiles(rows, state.mean, state.noise, rank, self._width)
         squares = state.square.split(self._width)
         starts = [None] * len(tiles) if state.start is None else state.start.split(self._width, dim=1)
         self._tiles = [
@@ -491,12 +406,7 @@ class Sheet:
             work.tile.upper.mul_(work.square.sqrt())
 
     def observe(self, update: Tensor, values: Tensor, vectors: PassWeights) -> Array:
-        """Carry out the pending update and observe vectors.
-
-        Returns:
-            [U; E] Psi^-1 [U; E]ᵀ with the gaps E, (K + n, K + n), or its first K rows, which suffice for one
-            observation.
-        """
+        """Carry out the pending update and observe vectors; returns [U; E] Psi^-1 [U; E]ᵀ, or its first K rows."""
         keep = self._set_mean_weights(vectors)
         self._shared.update.copy_(update)
         if self._kernels is not None:
@@ -509,17 +419,17 @@ class Sheet:
         gram: Array = self._shared.gram.cpu().numpy()
         return np.concatenate([np.eye(len(gram)), gram], axis=1) if self._from_start else gram
 
-    def updated_rows(self, update: Tensor, batch: int) -> Tensor:
+    def compute_updated_rows(self, update: Tensor, batch: int) -> Tensor:
         """U with the pending update carried out, over ``batch`` rows of zeros, as a new tensor (K + b, D)."""
         first = self._tiles[0].tile.rows
         columns = sum(work.tile.rows.shape[1] for work in self._tiles)
         rows = first.new_zeros(len(update) + batch, columns)
         self._shared.update.copy_(update)
         for work, out in self._pair_tiles(rows):
-            out[: len(update)] = work.updated_rows()
+            out[: len(update)] = work.compute_updated_rows()
         return rows
 
-    def solve(self, state: StreamState) -> tuple[Tensor, Tensor]:
+    def solve_loadings(self, state: StreamState) -> tuple[Tensor, Tensor]:
         """F and psi after all observations, (D, K) and (D,)."""
         loadings = state.rows.new_empty(len(state.mean), state.rank)
         noise = torch.empty_like(state.mean)
@@ -528,9 +438,11 @@ class Sheet:
         unscaled = state.settings.variant == "exact" and state.count < state.settings.warmup
         parts = zip(self._tiles, loadings.split(self._width), noise.split(self._width), strict=True)
         for work, out, psi in parts:
-            rows = work.updated_rows() * (work.square.sqrt() if unscaled else 1.0)
+            rows = work.compute_updated_rows() * (work.square.sqrt() if unscaled else 1.0)
             out.copy_((turn @ rows).mT)
-            psi.copy_(residual_variance(work.square, (out.mT * (basis @ rows)).sum(0), state.settings.floor))
+            psi.copy_(
+                compute_residual_variance(work.square, (out.mT * (basis @ rows)).sum(0), state.settings.floor)
+            )
         return loadings, noise
 
     def _set_mean_weights(self, vectors: PassWeights) -> float:
@@ -543,12 +455,7 @@ class Sheet:
 
 
 class VectorQueue:
-    """Vectors that are queued to share a pass.
-
-    Args:
-        vectors: queued already, (n, D).
-        capacity: most vectors that are ever queued.
-    """
+    """At most ``capacity`` vectors that are queued to share a pass."""
 
     def __init__(self, vectors: Tensor, capacity: int) -> None:
         self._buffer, self._capacity, self._count = vectors, capacity, len(vectors)
@@ -602,7 +509,7 @@ class FactorStream:
         self._tile = tile
         self._interrupted = False
         self._queue = VectorQueue(state.gathered, state.settings.refresh)
-        self._sheet = Sheet(state, tile)
+        self._sheet = TiledState(state, tile)
 
     @classmethod
     def start(
@@ -633,11 +540,10 @@ class FactorStream:
                 weights observation t by t: it forgets the start much sooner, at 15% more noise.
             warmup: observations before the loadings first change.
             variant: "exact", or "paper" for Brownlie's (2021) Algorithm 2 unchanged.
-            refresh: most vectors that share a pass, and the psi before it; never more than a quarter of those seen.
-                At 16 the cost is a quarter, at the memory of twice as many vectors. ``model()`` is always current.
+            refresh: most vectors that share a pass, and the psi before it. At 16 the cost is a quarter, at the memory
+                of twice as many vectors. ``model()`` is always current.
             expand: the parameter-expanded M step of :func:`boxloop.models.linear_gaussian.expanded`, which finds the
-                scale of the loadings in a few steps and costs nothing here. When None: True for "exact", False for
-                "paper".
+                scale of the loadings in a few steps. When None: True for "exact", False for "paper".
             floor: smallest psi, as a fraction of each column's variance; when None the square root of the machine
                 epsilon for "exact", 0 for "paper".
             tile: columns per tile, for measurements.
@@ -653,7 +559,7 @@ class FactorStream:
         floor = 0.0 if paper else math.sqrt(torch.finfo(dtype).eps) if floor is None else floor
         settings = StreamSettings(schedule or Power(exponent=1.0), warmup, variant, refresh, expand, floor)
         zeros = torch.zeros(n_columns, dtype=dtype, device=device)
-        first = draw_orthonormal(rank, n_columns, generator, zeros)
+        first = draw_orthonormal_rows(rank, n_columns, generator, zeros)
         rows = zeros.new_zeros(rank + 1, n_columns)
         if not paper:
             rows[:rank] = first
@@ -668,7 +574,7 @@ class FactorStream:
             basis=eye,
             latent=torch.zeros_like(eye) if paper else eye,
             turn=eye,
-            update=identity_update(rank, 1),
+            update=make_identity_update(rank, 1),
             count=0,
             settings=settings,
         )
@@ -678,13 +584,7 @@ class FactorStream:
     def restore(
         cls, state: StreamState, *, device: torch.device | str | None = None, tile: int | None = None
     ) -> Self:
-        """A stream that continues from a copy of ``state``: on the same device, bit for bit as the one that gave it.
-
-        Args:
-            state: from :meth:`state` or from a file.
-            device: of the D-long tensors; the device of ``state`` when None.
-            tile: columns per tile, for measurements.
-        """
+        """A stream that continues from a copy of ``state``: on the same device, bit for bit as the one that gave it."""
         state = state.map(torch.clone)
         start = None if state.start is None else state.start.to(device)
         names = "rows", "mean", "square", "noise", "gathered"
@@ -707,20 +607,14 @@ class FactorStream:
         return self._sheet.uses_kernels
 
     def observe(self, values: Tensor | ArrayLike) -> None:
-        """Observe one vector (D,), or b vectors (b, D) in one update with their averaged statistics.
-
-        The pending update needs memory for ``rank + b`` rows of D numbers.
-
-        Raises:
-            ValueError: wrong shape, or an entry that is not finite; the stream is unchanged.
-        """
+        """Observe one vector (D,), or b vectors (b, D) in one update with their averaged statistics; all or nothing."""
         self.observe_checked(check_observation(values, len(self._state.mean), self._state.rows))
 
     def observe_checked(self, values: Tensor) -> None:
         """Observe finite vectors (b, D) of the stream's dtype and device, without checking them."""
         self._check_intact()
         count, settings = self._state.count, self._state.settings
-        if len(values) == 1 and (most := settings.vectors_per_pass(count)) > 1:
+        if len(values) == 1 and (most := settings.choose_vectors_per_pass(count)) > 1:
             self._queue.append(values[0])
             if len(self._queue) >= most:
                 self._learn_queued()
@@ -728,32 +622,26 @@ class FactorStream:
         self._learn_queued()
         step = settings.schedule(self._state.count + 1)
         shrink = math.sqrt(1.0 - step) if settings.variant == "exact" else 1.0 - step
-        self._learn(values, PassWeights.batch(len(values), step, shrink))
+        self._learn_vectors(values, PassWeights.from_mini_batch(len(values), step, shrink))
 
     def model(self) -> FactorModel:
-        """The factor model solved from all observations so far; the stream is unchanged.
-
-        Raises:
-            ValueError: fewer than two observations.
-        """
+        """The factor model solved from all observations so far, at least two; the stream is unchanged."""
         self._check_intact()
         if len(self._queue):
-            return self._after_queue().model()
+            return self._copy_after_queue().model()
         state = self._state
         if state.count < 2:
             raise ValueError(f"A model needs at least two observations; this stream has seen {state.count}.")
         if state.start is not None:
             return FactorModel(state.mean.clone(), state.start.mT.contiguous(), state.noise.clone())
-        return FactorModel(state.mean.clone(), *self._sheet.solve(state))
+        return FactorModel(state.mean.clone(), *self._sheet.solve_loadings(state))
 
-    def _after_queue(self) -> Self:
+    def _copy_after_queue(self) -> Self:
         """A copy of this stream that has also learned from the queued vectors."""
         state, queued = self._state, self._queue.vectors()
         tensors: dict[str, Any] = {name: getattr(state, name).clone() for name in ("mean", "square", "noise")}
-        rows, update = (
-            self._sheet.updated_rows(state.update, len(queued)),
-            identity_update(state.rank, len(queued)),
-        )
+        rows = self._sheet.compute_updated_rows(state.update, len(queued))
+        update = make_identity_update(state.rank, len(queued))
         copy = type(self)(replace(state, rows=rows, update=update, gathered=queued, **tensors), self._tile)
         copy._learn_queued()
         return copy
@@ -763,29 +651,30 @@ class FactorStream:
         if len(self._queue):
             count, schedule = self._state.count, self._state.settings.schedule
             steps = [schedule(count + t) for t in range(1, len(self._queue) + 1)]
-            self._learn(self._queue.vectors(), PassWeights.sequential(steps))
+            self._learn_vectors(self._queue.vectors(), PassWeights.from_steps(steps))
             self._queue.clear()
 
-    def _learn(self, values: Tensor, vectors: PassWeights) -> None:
+    def _learn_vectors(self, values: Tensor, vectors: PassWeights) -> None:
         """One pass that carries out the pending update and observes vectors, then the update of the small matrices."""
         if self._state.rank + len(values) != len(self._state.rows):
             self._resize_batch(len(values))
         if vectors.is_sequential != self._sheet.is_sequential:
-            self._sheet = Sheet(self._state, self._tile, vectors.is_sequential)
+            self._sheet = TiledState(self._state, self._tile, vectors.is_sequential)
         state, settings = self._state, self._state.settings
         self._interrupted = True
         if state.count == 0 and vectors.steps[0] == 1.0:
             # The old mean has weight 0; gaps from it could be large and lose digits.
             state.mean.copy_(values[0])
         if settings.variant == "exact" and state.count < settings.warmup:
-            self._warm_up(values, vectors)
+            self._learn_scale(values, vectors)
         else:
-            self._state = update_state(state, self._sheet.observe(state.update, values, vectors), vectors)
+            gram = self._sheet.observe(state.update, values, vectors)
+            self._state = update_small_matrices(state, gram, vectors)
             if state.start is not self._state.start:
-                self._sheet = Sheet(self._state, self._tile)
+                self._sheet = TiledState(self._state, self._tile)
         self._interrupted = False
 
-    def _warm_up(self, values: Tensor, vectors: PassWeights) -> None:
+    def _learn_scale(self, values: Tensor, vectors: PassWeights) -> None:
         """Warm-up of the exact variant: mean and variance only; at its end the loadings take the data's scale."""
         state = self._state
         self._sheet.update_mean(values, vectors)
@@ -798,9 +687,9 @@ class FactorStream:
     def _resize_batch(self, batch: int) -> None:
         """Carry out the pending update and give the sheet ``batch`` rows for deviations."""
         rank = self._state.rank
-        rows = self._sheet.updated_rows(self._state.update, batch)
-        self._state = replace(self._state, rows=rows, update=identity_update(rank, batch))
-        self._sheet = Sheet(self._state, self._tile)
+        rows = self._sheet.compute_updated_rows(self._state.update, batch)
+        self._state = replace(self._state, rows=rows, update=make_identity_update(rank, batch))
+        self._sheet = TiledState(self._state, self._tile)
 
     def _check_intact(self) -> None:
         if self._interrupted:

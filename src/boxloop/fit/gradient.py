@@ -6,9 +6,9 @@ their gradient; they differ in what they must do with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,22 +22,6 @@ from boxloop.types import Source
 Batch = tuple[Tensor, Tensor]
 
 
-class Differentiable(Protocol):
-    """A model whose density is smooth in free parameters."""
-
-    def free(self) -> dict[str, Tensor]:
-        """Free parameters by name."""
-        ...
-
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The model at other values of them."""
-        ...
-
-    def log_prob(self, rows: Tensor) -> Tensor:
-        """Log-density of each row."""
-        ...
-
-
 @dataclass(frozen=True)
 class AscentState(Tree):
     """A model with the running moments of its gradient (Adam; Kingma and Ba 2015)."""
@@ -48,8 +32,8 @@ class AscentState(Tree):
     count: int = 0
 
     @classmethod
-    def start(cls, model: Differentiable) -> AscentState:
-        """From a model, with no gradient seen yet."""
+    def start(cls, model: Any) -> AscentState:
+        """From a model with free parameters, with no gradient seen yet."""
         zero = torch.zeros_like(flatten(model.free()))
         return cls(model, zero, zero)
 

@@ -17,15 +17,8 @@ WINDOW_ROWS, WINDOW_VALUES = 1 << 16, 1 << 24
 """Most rows, and most values, of a window of a file, within which rows are shuffled."""
 
 
-def generator_at(seed: int, *place: int, device: torch.device | str = "cpu") -> Generator:
-    """The generator of one position in a fit: reproducible after a restart without saved state, on any device.
-
-    Example:
-        >>> import torch
-        >>> one, same, other = (torch.rand((), generator=generator_at(3, t)) for t in (5, 5, 6))
-        >>> bool(one == same), bool(one == other)
-        (True, False)
-    """
+def make_generator_at(seed: int, *place: int, device: torch.device | str = "cpu") -> Generator:
+    """The generator of one position in a fit: reproducible after a restart without saved state, on any device."""
     mixed = np.random.SeedSequence(seed, spawn_key=place).generate_state(1, np.uint64)[0]
     return Generator(device).manual_seed(int(mixed >> np.uint64(1)))
 
@@ -70,25 +63,27 @@ class Epochs:
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """Rows and weights of the batches of epoch 0, 1, ..., from batch ``start`` on."""
         if self._memory is None:
-            batches = self._from_files(number)
+            batches = self._read_batches(number)
             for _ in range(start):
                 next(batches)
             yield from batches
         else:
             rows, weight = self._memory
-            order = torch.randperm(len(rows), generator=generator_at(self.seed, number)).to(rows.device)
+            order = torch.randperm(len(rows), generator=make_generator_at(self.seed, number)).to(rows.device)
             for chosen in order.split(self.sizes)[start:]:
                 yield rows.index_select(0, chosen), weight.index_select(0, chosen)
 
-    def _from_files(self, epoch: int) -> Iterator[Batch]:
+    def _read_batches(self, epoch: int) -> Iterator[Batch]:
         step = max(1, min(WINDOW_ROWS, WINDOW_VALUES // self.source.n_columns))
         sizes, start = iter(self.sizes), 0
         wanted = next(sizes)
         rest: Batch | None = None
         for window, (rows, weight) in enumerate(self.source.chunks(step)):
-            chosen = _training_rows(self._held_out, start, len(rows))
+            chosen = torch.arange(len(rows))
+            if self._held_out is not None:
+                chosen = chosen[~self._held_out[start : start + len(rows)]]
             start += len(rows)
-            order = torch.randperm(len(chosen), generator=generator_at(self.seed, epoch, window))
+            order = torch.randperm(len(chosen), generator=make_generator_at(self.seed, epoch, window))
             chosen = chosen[order].to(rows.device)
             fresh = rows[chosen], weight[chosen].to(rows)
             rest = fresh if rest is None else (torch.cat([rest[0], fresh[0]]), torch.cat([rest[1], fresh[1]]))
@@ -98,44 +93,28 @@ class Epochs:
 
 
 def hold_out(source: Source, share: float, seed: int, most: int) -> tuple[Tensor | None, ArraySource | None]:
-    """Split off random rows for validation.
-
-    Args:
-        source: all rows.
-        share: approximate fraction of the rows; with share > 0 and two rows at least one is held out and one is left.
-        seed: of the choice.
-        most: most rows held out.
-
-    Returns:
-        Mask of the rows, (n,) on the CPU, and the rows, in memory; None and None if there are none.
-    """
+    """Split off a share of the rows, at most ``most``, for validation: their mask (n,), and the rows in memory."""
     n = source.n_rows
     wanted = min(most, max(1, round(share * n)), n - 1) if share > 0.0 else 0
     if wanted < 1:
         return None, None
-    uniform = torch.rand(n, generator=generator_at(seed))
+    uniform = torch.rand(n, generator=make_generator_at(seed))
     limit = uniform.kthvalue(wanted).values
     mask = uniform <= limit
     mask[torch.nonzero(mask)[wanted:, 0]] = False  # ties among 2^24 values
     sampler = RowSampler(mask.nonzero()[:, 0], share)
 
-    def take(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
+    def take_held_out(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         chosen = sampler.indices_between(start, start + len(weight)).to(rows.device)
         return ConcatenatedRows.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
 
-    both = source.reduce_at(take).concatenate()
+    both = source.reduce_at(take_held_out).concatenate()
     return mask, ArraySource(both[:, :-1].contiguous(), both[:, -1].contiguous(), source.names)
 
 
 def resample_rows(rows: Tensor, weight: Tensor, stream: Generator) -> Tensor:
     """As many rows, drawn with replacement by weight; uniformly if all weights are 0."""
     return rows[torch.multinomial(weight.clamp(min=1e-30), len(rows), replacement=True, generator=stream)]
-
-
-def _training_rows(held_out: Tensor | None, start: int, rows: int) -> Tensor:
-    if held_out is None:
-        return torch.arange(rows)
-    return torch.nonzero(~held_out[start : start + rows])[:, 0]
 
 
 def _load_rows(source: Source, held_out: Tensor | None) -> Batch | None:

@@ -29,7 +29,7 @@ Standard errors come from chains that continue at the fitted parameters :math:`\
           I = \sum_i E[-\nabla^2 \log p_\theta(x_i, z_i)] - \sum_i \mathrm{Cov}(s_i)
 
 given the rows (Fisher's and Louis' identities; Louis 1982). They hold for any latent coordinates, so latent values may
-follow the parameters (``model.follow``), which removes most of the noise. The reported estimate is
+follow the parameters (``model.transport_latent``), which removes most of the noise. The reported estimate is
 :math:`\hat\theta + I^{-1} \widehat{\nabla \ell}`, one Newton step on the likelihood. It removes what EM has not
 gained yet, whatever engine and rate were used, and its Monte Carlo error is known, :math:`I^{-1} V I^{-1}` with V
 the error of the score, from the differences between chains.
@@ -48,8 +48,9 @@ from torch import Generator, Tensor
 
 from boxloop.average import Power, Running, Schedule
 from boxloop.chain import Chains, Kernel, Path, advance
+from boxloop.fit.errors import differentiate_named
 from boxloop.loop import Iteration
-from boxloop.models import derivatives_by_unit, jacobian
+from boxloop.models import derivatives_by_unit
 from boxloop.numeric import ConditionError, safe_cholesky, single_threaded
 from boxloop.tree import Tree, flatten, unflatten
 
@@ -75,20 +76,20 @@ class SampledModel(Protocol):
     def solve(self, statistics: Any) -> Self:
         """M step."""
 
-    def carry(self, statistics: Any, z: Tensor) -> tuple[Any, Tensor]:
+    def change_coordinates(self, statistics: Any, z: Tensor) -> tuple[Any, Tensor]:
         """Statistics and latent values in the coordinates of the solved model, if the M step changes coordinates."""
 
-    def follow(self, origin: Self, z: Tensor, latent_covariance: Tensor) -> tuple[Tensor, Tensor]:
+    def transport_latent(self, origin: Self, z: Tensor, latent_covariance: Tensor) -> tuple[Tensor, Tensor]:
         """Latent values that correspond to z under ``origin``, and the log-Jacobian of that map, (units m,).
 
-        Any smooth map is valid that is the identity at ``origin``: (z, zeros) is. A good one makes scores vary little;
-        it may use ``latent_covariance``, an approximate posterior covariance of each unit's values, (units, q, q).
+        Any smooth map is valid that is the identity at ``origin``. A good one makes scores vary little; it may use an
+        approximate posterior covariance of each unit's values, (units, q, q).
         """
 
-    def draw(self, rows: Any, n_chains: int, stream: Generator) -> Tensor:
+    def draw_latent(self, rows: Any, n_chains: int, stream: Generator) -> Tensor:
         """Latent values where chains may start, (units n_chains, q)."""
 
-    def shape(self) -> Tensor:
+    def proposal_factor(self) -> Tensor:
         """Lower factor of the covariance that proposals should resemble, (q, q)."""
 
     def free(self) -> dict[str, Tensor]:
@@ -137,7 +138,7 @@ class MonteCarloState(Tree, Generic[M]):
     @classmethod
     def start(cls, model: M, rows: Any, n_chains: int, stream: Generator) -> Self:
         """Chains at draws from the prior of latent values; ``stream`` is advanced."""
-        position = model.draw(rows, n_chains, stream)
+        position = model.draw_latent(rows, n_chains, stream)
         first = math.log(2.4 / math.sqrt(position.shape[1]))
         scale = position.new_full((len(position) // n_chains,), first)
         return cls(model, position, scale, stream.get_state())
@@ -164,8 +165,8 @@ class ChainSampler(Generic[M]):
         self.stream = Generator(state.position.device)
         self.stream.set_state(state.stream)
         scale = state.log_scale.exp().repeat_interleave(self.n_chains)[:, None]
-        self.kernel = kernels(lambda z: state.model.log_joint(rows, z), scale, state.model.shape())
-        place = state.position if persistent else state.model.draw(rows, self.n_chains, self.stream)
+        self.kernel = kernels(lambda z: state.model.log_joint(rows, z), scale, state.model.proposal_factor())
+        place = state.position if persistent else state.model.draw_latent(rows, self.n_chains, self.stream)
         self.chains: Chains = self.kernel.init(place)
         self.spent = 0
         self.steps = 0
@@ -183,7 +184,7 @@ class ChainSampler(Generic[M]):
             steps -= len(path.position)
             yield path
 
-    def discard(self, steps: int) -> None:
+    def discard_steps(self, steps: int) -> None:
         """Advance without averaging."""
         for _ in self.advance_chains(steps):
             pass
@@ -221,10 +222,8 @@ class ChainSampler(Generic[M]):
         """Mean log-joint of a unit: Q of the model given itself."""
         return self.log_density_sum / (self.steps * self.units)
 
-    def log_scale(self, number: int) -> Tensor:
-        """Scales after iteration ``number``: larger where too much was accepted; unchanged for kernels without
-        rejection.
-        """
+    def adapt_log_scale(self, number: int) -> Tensor:
+        """Scales after iteration ``number``: larger where too much was accepted; unchanged without rejections."""
         if self.acceptance_sum is None:
             return self.state.log_scale
         return self.state.log_scale + 2.0 * ADAPTATION_RATE(number) * (
@@ -240,12 +239,12 @@ class ChainSampler(Generic[M]):
     def next_state(self, average: Running[Any]) -> MonteCarloState[M]:
         """The state after an M step on averaged statistics."""
         old = self.state
-        carried, position = old.model.carry(average.value, self.chains.position)
+        carried, position = old.model.change_coordinates(average.value, self.chains.position)
         return replace(
             old,
             model=old.model.solve(average.value),
             position=position,
-            log_scale=self.log_scale(old.iteration + 1),
+            log_scale=self.adapt_log_scale(old.iteration + 1),
             stream=self.stream.get_state(),
             average=Running(carried, average.count),
             iteration=old.iteration + 1,
@@ -309,14 +308,14 @@ def warm_up(
     them would make the first M step useless.
     """
     for number in range(1, iterations + 1):
-        walk = ChainSampler(state, rows, kernels)
-        walk.average_draws(steps)
+        sampler = ChainSampler(state, rows, kernels)
+        sampler.average_draws(steps)
         state = replace(
             state,
-            position=walk.chains.position,
-            log_scale=walk.log_scale(number),
-            stream=walk.stream.get_state(),
-            spent=state.spent + walk.spent,
+            position=sampler.chains.position,
+            log_scale=sampler.adapt_log_scale(number),
+            stream=sampler.stream.get_state(),
+            spent=state.spent + sampler.spent,
         )
     return state
 
@@ -337,8 +336,7 @@ def monte_carlo_em(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.random_effects import GroupedRows
-        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.models import GroupedRows, PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run
         >>> from boxloop.sample import RandomWalk, Target
@@ -360,14 +358,14 @@ def monte_carlo_em(
             raise ValueError(
                 f"plan.n_chains is {plan.n_chains}, but the state has {state.n_chains} chains per unit."
             )
-        walk = ChainSampler(state, rows, kernels, plan.persistent)
-        walk.discard(plan.discard)
-        walk.average_draws(plan.steps(state.iteration + 1))
-        average = state.average.update(walk.statistics, plan.rate)
-        after = walk.next_state(average)
+        sampler = ChainSampler(state, rows, kernels, plan.persistent)
+        sampler.discard_steps(plan.discard)
+        sampler.average_draws(plan.steps(state.iteration + 1))
+        average = state.average.update(sampler.statistics, plan.rate)
+        after = sampler.next_state(average)
         if plan.smooth_after is not None and after.iteration > plan.smooth_after:
             after = replace(after, smooth=state.smooth.update(after.average.value, Power(1.0)))
-        return Iteration(after, walk.objective)
+        return Iteration(after, sampler.objective)
 
     return step
 
@@ -420,8 +418,7 @@ def ascent_em(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.random_effects import GroupedRows
-        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.models import GroupedRows, PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run
         >>> from boxloop.sample import RandomWalk, Target
@@ -441,25 +438,25 @@ def ascent_em(
     def step(state: MonteCarloState[M]) -> Iteration[MonteCarloState[M]]:
         if state.n_chains < 2:
             raise ValueError(f"ascent_em needs at least 2 chains per unit, got {state.n_chains}")
-        walk = ChainSampler(state, rows, kernels)
-        walk.discard(plan.discard)
+        sampler = ChainSampler(state, rows, kernels)
+        sampler.discard_steps(plan.discard)
         paths: list[Path] = []
-        rate, more = 1.0, math.ceil(max(state.draws, plan.draws) / walk.n_chains)
+        rate, more = 1.0, math.ceil(max(state.draws, plan.draws) / sampler.n_chains)
         while True:
-            paths += walk.average_draws(more)
-            average, old = walk.statistics, state.average.value
+            paths += sampler.average_draws(more)
+            average, old = sampler.statistics, state.average.value
             if old is not None and rate < 1.0:
                 average = old * (1.0 - rate) + average * rate
-            gain, error = _estimate_gain(walk, average, paths)
+            gain, error = _estimate_gain(sampler, average, paths)
             falls = gain + quantile * error < 0.0 and state.average.count > 0
             small = gain + quantile * error < plan.tol
-            uncertain = not falls and not small and walk.steps * walk.n_chains >= plan.max_draws
+            uncertain = not falls and not small and sampler.steps * sampler.n_chains >= plan.max_draws
             if not falls and (gain - quantile * error > 0.0 or small or uncertain):
                 break
-            rate, more = (0.5 * rate, 0) if falls else (rate, math.ceil(plan.growth * walk.steps))
-        after = walk.next_state(Running(average, state.average.count + 1))
+            rate, more = (0.5 * rate, 0) if falls else (rate, math.ceil(plan.growth * sampler.steps))
+        after = sampler.next_state(Running(average, state.average.count + 1))
         ratio = 2.0 * quantile * error / gain if gain > 0.0 else 1.0
-        wanted = walk.steps * walk.n_chains * min(ratio, plan.max_draws) ** 2
+        wanted = sampler.steps * sampler.n_chains * min(ratio, plan.max_draws) ** 2
         draws = int(min(max(state.draws, plan.draws, wanted), plan.max_draws))
         events = (
             (f"a step was within its Monte Carlo error with {plan.max_draws} draws per unit",)
@@ -468,7 +465,7 @@ def ascent_em(
         )
         return Iteration(
             replace(after, draws=draws, gain=gain, error=error),
-            walk.objective,
+            sampler.objective,
             events,
             final=small,
         )
@@ -476,23 +473,19 @@ def ascent_em(
     return step
 
 
-def _estimate_gain(walk: ChainSampler[M], statistics: Any, paths: Sequence[Path]) -> tuple[float, float]:
+def _estimate_gain(sampler: ChainSampler[M], statistics: Any, paths: Sequence[Path]) -> tuple[float, float]:
     """Gain in Q from solving ``statistics``, estimated on the draws and summed over units, and its standard error."""
     # Where the M step changes the coordinates of latent values, the draws are transformed with them.
-    model = walk.state.model.solve(statistics)
-    total = torch.zeros(walk.units, walk.n_chains, dtype=torch.float64, device=paths[0].position.device)
+    model = sampler.state.model.solve(statistics)
+    total = torch.zeros(sampler.units, sampler.n_chains, dtype=torch.float64, device=paths[0].position.device)
     for path in paths:
-        _, z = walk.state.model.carry(statistics, walk.group_by_unit(path.position))
-        after = model.log_joint(walk.rows, z).reshape(walk.units, -1, walk.n_chains)
-        before = path.log_density.reshape(-1, walk.units, walk.n_chains).sum(0)
+        _, z = sampler.state.model.change_coordinates(statistics, sampler.group_by_unit(path.position))
+        after = model.log_joint(sampler.rows, z).reshape(sampler.units, -1, sampler.n_chains)
+        before = path.log_density.reshape(-1, sampler.units, sampler.n_chains).sum(0)
         total += after.sum(1) - before
-    mean = total / walk.steps
-    return float(mean.mean(1).sum()), float(variance_over_chains(mean).sum().sqrt())
-
-
-def variance_over_chains(mean: Tensor) -> Tensor:
-    """Variance of the mean over chains, (units, n_chains) -> (units,)."""
-    return mean.var(1) / mean.shape[1]
+    mean = total / sampler.steps
+    variance = mean.var(1) / sampler.n_chains  # of each unit's mean over chains
+    return float(mean.mean(1).sum()), float(variance.sum().sqrt())
 
 
 NamedParameters = Callable[[M], Mapping[str, Tensor]]
@@ -575,8 +568,7 @@ def louis_errors(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.random_effects import GroupedRows
-        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.models import GroupedRows, PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(400, 1).double()
@@ -591,17 +583,17 @@ def louis_errors(
     """
     if state.n_chains < 2:
         raise ValueError(f"Monte Carlo errors need at least 2 chains per unit, got {state.n_chains}")
-    walk = ChainSampler(state, rows, kernels)
-    sums = _ScoreSums(walk, _latent_covariance(walk, discard))
-    for path in walk.advance_chains(-(-draws // walk.n_chains)):
+    sampler = ChainSampler(state, rows, kernels)
+    sums = _ScoreSums(sampler, _estimate_latent_covariance(sampler, discard))
+    for path in sampler.advance_chains(-(-draws // sampler.n_chains)):
         sums.add(path.position)
-    return _solve_errors(state, sums, named or (lambda model: model.named()))
+    return _compute_errors(state, sums, named or (lambda model: model.named()))
 
 
-def _latent_covariance(walk: ChainSampler[M], steps: int) -> Tensor:
+def _estimate_latent_covariance(sampler: ChainSampler[M], steps: int) -> Tensor:
     """Covariance of each unit's latent values over the next steps, (units, q, q)."""
-    visited = torch.cat([path.position for path in walk.advance_chains(steps)])
-    z = walk.group_by_unit(visited).reshape(walk.units, -1, visited.shape[2])
+    visited = torch.cat([path.position for path in sampler.advance_chains(steps)])
+    z = sampler.group_by_unit(visited).reshape(sampler.units, -1, visited.shape[2])
     centred = z - z.mean(1, keepdim=True)
     return centred.mT @ centred / z.shape[1]
 
@@ -609,33 +601,33 @@ def _latent_covariance(walk: ChainSampler[M], steps: int) -> Tensor:
 class _ScoreSums(Generic[M]):
     """Sums over draws of scores, products of scores, curvature, and latent values."""
 
-    def __init__(self, walk: ChainSampler[M], latent_covariance: Tensor) -> None:
-        self.walk, self.latent_covariance = walk, latent_covariance
-        self.free = walk.state.model.free()
+    def __init__(self, sampler: ChainSampler[M], latent_covariance: Tensor) -> None:
+        self.sampler, self.latent_covariance = sampler, latent_covariance
+        self.free = sampler.state.model.free()
         self.point = flatten(self.free)
-        p, q = len(self.point), walk.state.position.shape[1]
+        p, q = len(self.point), sampler.state.position.shape[1]
         self.steps = 0
-        self.score = self.point.new_zeros(walk.units, walk.n_chains, p)
+        self.score = self.point.new_zeros(sampler.units, sampler.n_chains, p)
         self.product = self.point.new_zeros(p, p)
         self.curvature = self.point.new_zeros(p, p)
-        self.latent = self.point.new_zeros(walk.units, q)
-        self.square = self.point.new_zeros(walk.units, q, q)
+        self.latent = self.point.new_zeros(sampler.units, q)
+        self.square = self.point.new_zeros(sampler.units, q, q)
 
     def add(self, position: Tensor) -> None:
-        walk, z = self.walk, self.walk.group_by_unit(position)
+        sampler, z = self.sampler, self.sampler.group_by_unit(position)
 
         def joint(vector: Tensor) -> Tensor:
-            there = walk.state.model.with_free(unflatten(vector, self.free))
-            moved, volume = there.follow(walk.state.model, z, self.latent_covariance)
-            return there.log_joint(walk.rows, moved) + volume
+            there = sampler.state.model.with_free(unflatten(vector, self.free))
+            moved, volume = there.transport_latent(sampler.state.model, z, self.latent_covariance)
+            return there.log_joint(sampler.rows, moved) + volume
 
         _, score, curvature = derivatives_by_unit(joint, self.point)
-        self.product += score.mT @ score / walk.n_chains
-        self.score += score.reshape(walk.units, -1, walk.n_chains, score.shape[1]).sum(1)
-        self.curvature -= curvature / walk.n_chains
-        draws = z.reshape(walk.units, -1, z.shape[1])
-        self.latent += draws.sum(1) / walk.n_chains
-        self.square += draws.mT @ draws / walk.n_chains
+        self.product += score.mT @ score / sampler.n_chains
+        self.score += score.reshape(sampler.units, -1, sampler.n_chains, score.shape[1]).sum(1)
+        self.curvature -= curvature / sampler.n_chains
+        draws = z.reshape(sampler.units, -1, z.shape[1])
+        self.latent += draws.sum(1) / sampler.n_chains
+        self.square += draws.mT @ draws / sampler.n_chains
         self.steps += len(position)
 
     def information(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -643,7 +635,7 @@ class _ScoreSums(Generic[M]):
         copy = self.score / self.steps
         unit = copy.mean(1)
         apart = (copy - unit[:, None]).reshape(-1, copy.shape[2])
-        error = apart.mT @ apart / (self.walk.n_chains * (self.walk.n_chains - 1))
+        error = apart.mT @ apart / (self.sampler.n_chains * (self.sampler.n_chains - 1))
         # The square of an estimated mean exceeds that of the mean by the variance of the estimate.
         missing = self.product / self.steps - unit.mT @ unit + error
         information = self.curvature / self.steps - missing
@@ -663,7 +655,7 @@ def _information_fractions(complete: Tensor, observed: Tensor) -> tuple[Tensor, 
     return torch.linalg.solve_triangular(half.mT, vectors, upper=True), share
 
 
-def _take_step(model: M, free: dict[str, Tensor], point: Tensor, move: Tensor) -> M:
+def _move_while_valid(model: M, free: dict[str, Tensor], point: Tensor, move: Tensor) -> M:
     """The model after a step, which is halved until the model exists."""
     for _ in range(30):
         try:
@@ -673,7 +665,7 @@ def _take_step(model: M, free: dict[str, Tensor], point: Tensor, move: Tensor) -
     return model
 
 
-def _solve_errors(
+def _compute_errors(
     state: MonteCarloState[M], sums: _ScoreSums[M], named: NamedParameters[M]
 ) -> LouisErrors[M]:
     score, error, information = sums.information()
@@ -687,28 +679,23 @@ def _solve_errors(
     length = float((along.square() / share).sum().sqrt()) if bool(good.all()) else torch.nan
     stretch = 1.0 / share.clamp(min=1.0 / MAX_STRETCH)
     reach = float((along.square() * stretch).sum().sqrt())
-    model = _take_step(
+    model = _move_while_valid(
         model, free, point, basis @ (along * stretch) * min(1.0, MAX_STEP / max(reach, MAX_STEP))
     )
     point = flatten(model.free())
     flat = basis[:, ~good]
     errors: dict[str, Tensor] = {}
     monte_carlo: dict[str, Tensor] = {}
-    for name in named(model):
-
-        def value(vector: Tensor, name: str = name) -> Tensor:
-            return named(state.model.with_free(unflatten(vector, free)))[name]
-
-        slope = jacobian(value, point)
+    for name, slope in differentiate_named(named, state.model, point).items():
         blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope @ basis).norm(dim=-1)
         for to, matrix in ((errors, covariance), (monte_carlo, monte_carlo_covariance)):
             variance = torch.einsum("...i,ij,...j->...", slope, matrix, slope)
             to[name] = torch.where(blind, torch.nan, variance.clamp(min=0.0).sqrt())
     mean = sums.latent / sums.steps
     latent_covariance = sums.square / sums.steps - mean[:, :, None] * mean[:, None, :]
-    walk = sums.walk
-    after = replace(state, model=model, position=walk.chains.position, stream=walk.stream.get_state())
-    draws = sums.steps * walk.n_chains
+    sampler = sums.sampler
+    after = replace(state, model=model, position=sampler.chains.position, stream=sampler.stream.get_state())
+    draws = sums.steps * sampler.n_chains
     return LouisErrors(
         model,
         length,
@@ -757,8 +744,7 @@ def newton_refine(
 
     Example:
         >>> import torch
-        >>> from boxloop.models.random_effects import GroupedRows
-        >>> from boxloop.models.random_effects import PoissonResponse, RandomEffects
+        >>> from boxloop.models import GroupedRows, PoissonResponse, RandomEffects
         >>> from boxloop.numeric import generator
         >>> from boxloop.loop import run
         >>> from boxloop.sample import RandomWalk, Target

@@ -126,7 +126,7 @@ class Batches:
 def online_em(
     batches: Callable[[int], Batch], plan: OnlinePlan
 ) -> Callable[[OnlineState[S]], Iteration[OnlineState[S]]]:
-    """Online EM as a step for :func:`boxloop.loop.run`: one mini-batch an iteration.
+    """Online EM as a step for :func:`boxloop.loop.run`: one mini-batch per iteration.
 
     Example:
         >>> import torch

@@ -51,7 +51,7 @@ need only be affinely independent, wherever the origin is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -62,6 +62,11 @@ from scipy.special import softmax
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, SparseSource, csr_tensor
+from boxloop.distributions import Multinomial, Sums
+from boxloop.fit.em import EMState, em
+from boxloop.fit.fit import Fit, coordinates, unstandardise
+from boxloop.loop import run
+from boxloop.models import Mixture
 from boxloop.numeric import (
     Diagonaliser,
     diagonalise_by_powers,
@@ -86,34 +91,25 @@ class SpectralError(ValueError):
 
 
 @dataclass(frozen=True)
-class _WordSums(Tree):
+class _WeightedSums(Tree):
+    """Sums over documents, and their total weight."""
+
     weight: Tensor
     parts: Tensor
 
 
 @dataclass(frozen=True)
 class DocumentMoments:
-    """Moments of word counts, with a weight per document and a scale per word.
+    """Moments of word counts, with a weight per document and a scale per word."""
 
-    Args:
-        source: word counts.
-        scale: D, (b,): moments are those of ``D c``, so that frequent words do not dominate.
-        ratio: r; a document of length L has weight L / (L + r); all are equal when r is 0.
-        mean: scaled mean frequency of each word, (b,), over equally weighted documents.
-        total: weight of all documents that are long enough.
-        words: number of words in them.
-        skipped: number of documents that are too short.
-        concentration: alpha_0 of the topics in a document; 0 for one topic.
-    """
-
-    source: Source
-    scale: Tensor
-    ratio: float
-    mean: Tensor
-    total: float
-    words: float
-    skipped: int
-    concentration: float = 0.0
+    source: Source  # word counts
+    scale: Tensor  # D, (b,): moments are those of ``D c``, so that frequent words do not dominate
+    ratio: float  # r; a document of length L has weight L / (L + r); all are equal when r is 0
+    mean: Tensor  # scaled mean frequency of each word, (b,), over equally weighted documents
+    total: float  # weight of all documents that are long enough
+    words: float  # number of words in them
+    skipped: int  # number of documents that are too short
+    concentration: float = 0.0  # alpha_0 of the topics in a document; 0 for one topic
 
     @classmethod
     def measure(
@@ -124,15 +120,11 @@ class DocumentMoments:
         scaled: bool = True,
         concentration: float = 0.0,
     ) -> DocumentMoments:
-        r"""Read the documents once, for their number and the frequency of each word.
+        """Read the documents once, for their number and the frequency of each word.
 
-        Args:
-            source: word counts, sparse or dense, whole numbers.
-            weighting: ``documents`` weights all equally. ``information`` weights by the inverse of a document's
-                variance,
-                :math:`L / (L + r)` with r the variance of a word within a topic over that between topics.
-            scaled: divide each word by the root of its frequency.
-            concentration: of the topics in a document.
+        ``documents`` weights all equally; ``information`` by the inverse of a document's variance, L / (L + r), with r
+        the variance of a word within a topic over that between topics. ``scaled`` divides each word by the root of its
+        frequency.
         """
         sums = source.reduce(_count_words)
         total = float(sums.weight)
@@ -152,7 +144,7 @@ class DocumentMoments:
         self, rows: Tensor, weight: Tensor, length: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """Length of each document, at least 3, and its weight, 0 if it is shorter; (n,) each."""
-        length = _document_lengths(rows) if length is None else length
+        length = _sum_words(rows) if length is None else length
         long_enough = length >= MIN_WORDS
         length = length.clamp(min=MIN_WORDS)
         return length, weight * long_enough * (length / (length + self.ratio))
@@ -161,30 +153,26 @@ class DocumentMoments:
         """The pair moment, corrected for mixing of topics, times a thin matrix, (b, r)."""
         columns = torch.cat([self.scale[:, None] * right, torch.ones_like(right[:, :1])], dim=1)
 
-        def multiply(rows: Tensor, weight: Tensor) -> _WordSums:
+        def multiply_tile(rows: Tensor, weight: Tensor) -> _WeightedSums:
             inner = multiply_counts(rows, columns)  # the last column: lengths
             length, share = self.document_weights(rows, weight, inner[:, -1])
             heavy = (share / (length * (length - 1.0)))[:, None]
             inner[:, :-1] *= heavy
             inner[:, -1:] = heavy
-            return _WordSums(share.sum(), multiply_counts(rows, inner, transpose=True))
+            return _WeightedSums(share.sum(), multiply_counts(rows, inner, transpose=True))
 
-        sums = self.source.reduce(multiply)
+        sums = self.source.reduce(multiply_tile)
         moment = sums.parts * (self.scale[:, None] / sums.weight)
         mixing = self.concentration / (self.concentration + 1.0) * self.mean[:, None] * (self.mean @ right)
         return moment[:, :-1] - (self.scale * moment[:, -1])[:, None] * right - mixing
 
     def project_moments(self, left: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """First moment, (b,), and second and third moments of ``left.T @ D c``, (r, r) and (r, r, r), in one pass.
-
-        Args:
-            left: (b, r).
-        """
+        """First moment, (b,), and second and third moments of ``left.T @ D c``, in one pass, for ``left`` (b, r)."""
         r = left.shape[1]
         scaled = self.scale[:, None] * left
         with_lengths = torch.cat([scaled, torch.ones_like(left[:, :1])], dim=1)
 
-        def moments(rows: Tensor, weight: Tensor) -> _WordSums:
+        def sum_moments(rows: Tensor, weight: Tensor) -> _WeightedSums:
             y = multiply_counts(rows, with_lengths)
             length, share = self.document_weights(rows, weight, y[:, -1])
             y = y[:, :-1]
@@ -194,11 +182,11 @@ class DocumentMoments:
             second = product((two * y).mT.contiguous(), y)
             third = product((three * y).mT.contiguous(), (y[:, :, None] * y[:, None, :]).reshape(len(y), -1))
             words = multiply_counts(rows, torch.cat([three * y, once, two, three], dim=1), transpose=True)
-            return _WordSums(
+            return _WeightedSums(
                 share.sum(), torch.cat([second.reshape(-1), third.reshape(-1), words.reshape(-1)])
             )
 
-        sums = self.source.reduce(moments)
+        sums = self.source.reduce(sum_moments)
         second, third, words = torch.split(sums.parts / sums.weight, [r * r, r**3, len(left) * (r + 3)])
         words = words.reshape(len(left), r + 3)
         square = (scaled[:, :, None] * scaled[:, None, :]).reshape(len(left), -1)
@@ -220,32 +208,25 @@ class DocumentMoments:
         return pair - a / (a + 1.0) * m[:, None] * m, triple
 
 
-def _count_words(rows: Tensor, weight: Tensor) -> _WordSums:
+def _count_words(rows: Tensor, weight: Tensor) -> _WeightedSums:
     """Weight of the documents; sums of frequencies, probabilities that two words agree, lengths; short documents."""
     values = rows.values() if rows.layout != torch.strided else rows
     if not bool((values == values.round()).all()):  # NaN is not equal to itself
         raise SpectralError("Spectral estimation needs integer word counts without missing values.")
-    length = _document_lengths(rows)
+    length = _sum_words(rows)
     share = weight * (length >= MIN_WORDS)
     length = length.clamp(min=MIN_WORDS)
-    squares = _squared_lengths(rows)
+    squares = _sum_words(_square_counts(rows))
     agreement = share @ ((squares - length) / (length * (length - 1.0)))
     words = multiply_counts(rows, (share / length)[:, None], transpose=True)[:, 0]
     short = (share == 0.0) & (weight > 0.0)
-    return _WordSums(
+    return _WeightedSums(
         share.sum(), torch.cat([words, torch.stack([agreement, share @ length, short.sum().to(share)])])
     )
 
 
-def _document_lengths(rows: Tensor) -> Tensor:
+def _sum_words(rows: Tensor) -> Tensor:
     return multiply_counts(rows, torch.ones(rows.shape[1], 1, dtype=torch.float64, device=rows.device))[:, 0]
-
-
-def _squared_lengths(rows: Tensor) -> Tensor:
-    if rows.layout == torch.strided:
-        return rows.double().square().sum(1)
-    ends, squares = rows.crow_indices(), rows.values().double().square()
-    return torch.segment_reduce(squares, "sum", offsets=ends.to(torch.int64), initial=0.0)
 
 
 def multiply_counts(rows: Tensor, right: Tensor, *, transpose: bool = False) -> Tensor:
@@ -339,7 +320,7 @@ def spectral(
         raise ValueError(f"concentration must not be negative, got {concentration}")
     documents = DocumentMoments.measure(source, weighting, scaled=scaled, concentration=concentration)
     notes = [f"{documents.skipped} documents of fewer than 3 words skipped"] if documents.skipped else []
-    spectrum, basis = largest_eigenvalues(documents, k, generator)
+    spectrum, basis = find_largest_eigenvalues(documents, k, generator)
     mean, pair, triple = documents.project_moments(basis)
     values, axes = torch.linalg.eigh(0.5 * (pair + pair.mT))
     least = 1e-10 * spectrum[0].clamp(min=1e-300)
@@ -352,7 +333,7 @@ def spectral(
     whitener = axes / values.sqrt()
     tensor = torch.einsum("abc,ag,bh,cj->ghj", triple, whitener, whitener, whitener).cpu().numpy()
     rotation = DIAGONALISERS[method](tensor, generator)
-    residual = _off_diagonal_share(tensor, rotation)
+    residual = _measure_off_diagonal_share(tensor, rotation)
     if residual > NOISE_SHARE:
         notes.append(
             f"{k} topics leave {residual:.0%} of the third moment unexplained: there may be fewer topics"
@@ -373,15 +354,16 @@ def spectral(
     )
 
 
-def _off_diagonal_share(tensor: Array, axes: Array) -> float:
+def _measure_off_diagonal_share(tensor: Array, axes: Array) -> float:
     """Fraction of a tensor's sum of squares off its diagonal in these axes."""
     sizes = np.einsum("abc,ah,bh,ch->h", tensor, axes, axes, axes)
     return float(max(1.0 - (sizes @ sizes) / max(np.square(tensor).sum(), 1e-300), 0.0))
 
 
-def largest_eigenvalues(documents: DocumentMoments, k: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """Largest signed eigenvalues of the pair moment, more than k, and a basis (b, k) of the span of the first k
-    vectors.
+def find_largest_eigenvalues(
+    documents: DocumentMoments, k: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """Largest signed eigenvalues of the pair moment, more than k, and a basis (b, k) of the first k vectors.
 
     Randomised range finder with power iterations (Halko, Martinsson and Tropp 2011, algorithm 4.4); the products of the
     last iteration give the eigenvalues and, being one multiplication ahead, the more accurate vectors.
@@ -470,7 +452,7 @@ def spectral_errors(estimate: SpectralTopics) -> SpectralErrors:
     Returns:
         Errors of the estimate before its projection to the simplex, which can only reduce them.
     """
-    influence = DocumentInfluence.of(estimate)
+    influence = DocumentInfluence.from_estimate(estimate)
     sums = estimate.documents.source.reduce(influence.sum_squares)
     topics, k = estimate.unprojected, len(estimate.weights)
     low = torch.einsum("gv,hgj,jv->hv", topics, sums.inner, topics)
@@ -483,12 +465,6 @@ def spectral_errors(estimate: SpectralTopics) -> SpectralErrors:
     covariance = sums.shares / total**2
     variance = (low + 2.0 * mixed + high) / total**2
     return SpectralErrors(covariance.diagonal().sqrt(), variance.clamp(min=0.0).sqrt(), covariance)
-
-
-@dataclass(frozen=True)
-class _OuterSum(Tree):
-    weight: Tensor
-    outer: Tensor
 
 
 @single_threaded
@@ -506,43 +482,34 @@ def spectral_covariance(estimate: SpectralTopics) -> Tensor:
             f"{k} topics of {b} words have a covariance of {k * (b + 1)} rows, over {MAX_PARAMETERS}: use "
             f"spectral_errors."
         )
-    influence = DocumentInfluence.of(estimate)
+    influence = DocumentInfluence.from_estimate(estimate)
 
-    def outer(rows: Tensor, weight: Tensor) -> _OuterSum:
+    def sum_outer_products(rows: Tensor, weight: Tensor) -> _WeightedSums:
         length, share = estimate.documents.document_weights(rows, weight)
         heavy = torch.where(weight > 0, share * share / weight.clamp(min=1e-300), 0.0)
         y, inner, kappa, shares = influence.evaluate(rows, length)
         counts = (rows.to_dense() if rows.layout != torch.strided else rows).double()
         words = kappa[:, :, None] * counts[:, None, :] * (y[:, :, None] - influence.own)
         moved = torch.cat([shares, (words + inner @ estimate.unprojected).flatten(1)], dim=1)
-        return _OuterSum(share.sum(), (heavy[:, None] * moved).mT @ moved)
+        return _WeightedSums(share.sum(), (heavy[:, None] * moved).mT @ moved)
 
-    sums = estimate.documents.source.reduce(outer)
-    return sums.outer / sums.weight**2
+    sums = estimate.documents.source.reduce(sum_outer_products)
+    return sums.parts / sums.weight**2
 
 
 @dataclass(frozen=True)
 class DocumentInfluence:
-    """The influence of a document on weights and topics.
+    """The influence of a document on weights and topics."""
 
-    Args:
-        documents: weights and scales of the moments.
-        weights: pi, (k,).
-        dual: D G', (b, k): counts times it are coordinates in the topics.
-        own: D g_h, (k, b): what a word adds to the pair with itself.
-        pairs: D^2 g_g g_h, (b, k k).
-        triples: D^3 g_g^2 g_h, (b, k k).
-    """
-
-    documents: DocumentMoments
-    weights: Tensor
-    dual: Tensor
-    own: Tensor
-    pairs: Tensor
-    triples: Tensor
+    documents: DocumentMoments  # weights and scales of the moments
+    weights: Tensor  # pi, (k,)
+    dual: Tensor  # D G', (b, k): counts times it are coordinates in the topics
+    own: Tensor  # D g_h, (k, b): what a word adds to the pair with itself
+    pairs: Tensor  # D^2 g_g g_h, (b, k k)
+    triples: Tensor  # D^3 g_g^2 g_h, (b, k k)
 
     @classmethod
-    def of(cls, estimate: SpectralTopics) -> DocumentInfluence:
+    def from_estimate(cls, estimate: SpectralTopics) -> DocumentInfluence:
         if estimate.documents.concentration > 0.0:
             raise ValueError(
                 "Standard errors of documents that mix topics (concentration > 0) have no closed form: use bootstrap."
@@ -563,14 +530,11 @@ class DocumentInfluence:
         cross = torch.stack([(strong * y)[:, :, None] * inner, strong[:, :, None] * inner], dim=2)
         crossed = multiply_counts(rows, cross.reshape(len(y), -1), transpose=True)
         square = torch.stack([strong * kappa * y * y, strong * kappa * y, strong * kappa], dim=2)
-        squared = multiply_counts(_squared(rows), square.reshape(len(y), -1), transpose=True)
+        squared = multiply_counts(_square_counts(rows), square.reshape(len(y), -1), transpose=True)
         return _InfluenceSums(share.sum(), (heavy[:, None] * shares).mT @ shares, low, crossed, squared)
 
     def evaluate(self, rows: Tensor, length: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """y (n, k), z (n, k, k), kappa (n, k) and the influence on pi (n, k) of each document.
-
-        The influence on topic h is ``kappa_h c (y_h - own_h) + B z_h``.
-        """
+        """y, z, kappa and the influence on pi of each document; ``kappa_h c (y_h - own_h) + B z_h`` on topic h."""
         n, k = len(rows), len(self.weights)
         pi, root = self.weights, self.weights.sqrt()
         one, two = length[:, None], (length * (length - 1.0))[:, None]
@@ -597,7 +561,7 @@ class DocumentInfluence:
         return y, inner, kappa, shares - pi * shares.sum(1, keepdim=True)
 
 
-def _squared(rows: Tensor) -> Tensor:
+def _square_counts(rows: Tensor) -> Tensor:
     if rows.layout == torch.strided:
         return rows.double().square()
     squares = rows.values().double().square()
@@ -643,20 +607,10 @@ TILE_VALUES = 1 << 18
 """Products of pairs of columns in memory at once."""
 
 
-def spherical_clusters(
+def estimate_spherical_clusters(
     rows: Array, weight: Array, k: int, generator: Generator
 ) -> tuple[Array, Array, float]:
-    """Weights (k,), means (k, d) and variance of spherical clusters (Hsu and Kakade 2013).
-
-    Args:
-        rows: (n, d), complete.
-        weight: (n,), sums to one.
-        k: number of clusters, at most d.
-        generator: for directions.
-
-    Raises:
-        SpectralError: the moments do not identify k clusters.
-    """
+    """Weights (k,), means (k, d) and variance of spherical clusters (Hsu and Kakade 2013); weights sum to one."""
     n, d = rows.shape
     if k > d or n <= d:
         raise SpectralError(
@@ -696,9 +650,51 @@ def _third_moment(y: Array, weight: Array) -> Array:
     return moment.reshape(k, k, k)
 
 
-def spherical_responsibilities(rows: Array, weight: Array, k: int, generator: Generator) -> Array:
-    """Responsibilities (k, n) under :func:`spherical_clusters`, with the same arguments."""
-    share, mean, noise = spherical_clusters(rows, weight, k, generator)
+def compute_spherical_responsibilities(rows: Array, weight: Array, k: int, generator: Generator) -> Array:
+    """Responsibilities (k, n) under :func:`estimate_spherical_clusters`, with the same arguments."""
+    share, mean, noise = estimate_spherical_clusters(rows, weight, k, generator)
     distance = np.square(mean).sum(1)[:, None] - 2.0 * mean @ rows.T  # up to a term common to all clusters
     joint_density = np.log(np.maximum(share, 1e-300))[:, None] - 0.5 * distance / max(noise, 1e-12)
     return np.asarray(softmax(joint_density, axis=0))
+
+
+PSEUDO_COUNT = 0.5
+"""Pseudo-counts per word, distributed by frequency: a word of estimated probability 0 is rare, not impossible."""
+
+
+def mixture_from_topics(topics: SpectralTopics, template: Multinomial) -> Mixture[Sums]:
+    """The multinomial mixture with these topics, smoothed so that every word is possible in every topic."""
+    documents = topics.documents
+    mean = documents.mean / documents.scale
+    share = topics.weights.clamp(min=1.0 / documents.total)
+    words = (share * documents.words)[:, None]
+    b = len(mean)
+    smooth = (words * topics.probabilities + PSEUDO_COUNT * b * (mean + 1e-3 / b)) / (
+        words + PSEUDO_COUNT * b * 1.001
+    )
+    smooth = smooth / smooth.sum(1, keepdim=True)
+    family = Multinomial(smooth, template.total, template.smoothing)
+    return Mixture((share / share.sum()).log(), family)
+
+
+def start_topics(
+    source: Source, template: Multinomial, generator: Generator
+) -> tuple[Mixture[Sums], tuple[str, ...]]:
+    """Topics from moments as a start of EM, and notes on corrections."""
+    topics = spectral(source, len(template.probability), generator)
+    return mixture_from_topics(topics, template), topics.notes
+
+
+def fit_topics(source: Source, template: Multinomial, generator: Generator) -> Fit[Mixture[Sums]]:
+    """Fit topics of word counts from moments, as many as the template has, and compute their likelihood."""
+    model, notes = start_topics(source, template, generator)
+    outcome = run(em(source), EMState(model), max_iter=1)
+    state = EMState(model, outcome.state.path)
+    outcome = replace(outcome, state=state, events=[*notes, *outcome.events], converged=True)
+    return unstandardise(outcome, source, source, coordinates(source, "none"), "none")
+
+
+def estimate_topic_errors(source: Source, k: int, generator: Generator) -> dict[str, Tensor]:
+    """Standard errors by name, with topics ordered as by :func:`fit_topics` with the same generator."""
+    errors = spectral_errors(spectral(source, k, generator))
+    return {"weights": errors.weights, "probabilities": errors.probabilities}

@@ -28,7 +28,7 @@ from torch import Generator, Tensor
 from boxloop.data import ArraySource, sample_rows
 from boxloop.distributions import Family, PooledSums, Sums
 from boxloop.fit.em import EMState, accelerated_em, rounding_error
-from boxloop.fit.spectral import SpectralError, spherical_responsibilities
+from boxloop.fit.spectral import SpectralError, compute_spherical_responsibilities
 from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.models import Mixture
 from boxloop.numeric import normal, seed, single_threaded
@@ -155,9 +155,9 @@ def random_centres(sample: Sample, k: int, generator: Generator) -> Tensor:
 
 
 def spectral_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """Responsibilities of spherical clusters that second and third moments show; see :func:`spherical_clusters`."""
+    """Responsibilities of spherical clusters that second and third moments show (Hsu and Kakade 2013)."""
     weight = (sample.weight / sample.weight.sum()).cpu().numpy()
-    return torch.from_numpy(spherical_responsibilities(sample.filled, weight, k, generator)).to(
+    return torch.from_numpy(compute_spherical_responsibilities(sample.filled, weight, k, generator)).to(
         sample.rows.device
     )
 

@@ -41,7 +41,7 @@ class GraphStep:
 
 
 @dataclass(frozen=True)
-class StaticStep:
+class CapturedStep:
     """A captured step and the addresses of its input."""
 
     graph: Any
@@ -51,30 +51,35 @@ class StaticStep:
     penalty_weight: Tensor | float
 
 
-@dataclass(frozen=True)
-class GraphBlock:
-    """What a block of steps came to: each count a number, sums over accepted steps of numbers times rows."""
+@dataclass
+class BlockTotals:
+    """What the steps of a block come to."""
 
-    names: tuple[str, ...]
-    count: int
-    taken: int
-    refused: int
-    worst: int
-    slower: float
-    rows: float
-    sums: list[float]
+    refused: int  # consecutive refused steps at the end
+    slower: float  # factor of the learning rate after them
+    names: tuple[str, ...] = ()  # of the reported numbers
+    sums: Sequence[float] = ()  # of each, times rows, over accepted steps
+    rows: float = 0.0  # of these steps
+    count: int = 0  # steps
+    rejected: int = 0  # steps that were not taken
+    notes: tuple[str, ...] = ()  # what else is worth knowing
+
+    def add_step(self, values: dict[str, float], rows: int) -> None:
+        """Count an accepted step."""
+        before = self.sums or [0.0] * len(values)
+        self.sums = [total + rows * value for total, value in zip(before, values.values())]
+        self.rows += rows
+        self.refused = 0
+
+    def refuse_step(self, backoff: float) -> None:
+        """Count a step that was not taken."""
+        self.rejected += 1
+        self.refused += 1
+        self.slower *= backoff
 
 
 class StepGraphs:
-    """Captured steps, one for each size of a batch.
-
-    Args:
-        parameters: moved in place.
-        optimiser: of them, fused and capturable, with its learning rate in a tensor.
-        report: the loss of a batch.
-        clip: largest norm of a gradient.
-        backoff: factor of the learning rate at each refused step.
-    """
+    """Captured steps, one for each size of a batch; parameters move in place under a fused, capturable optimiser."""
 
     def __init__(
         self,
@@ -87,7 +92,7 @@ class StepGraphs:
         self.parameters, self.optimiser, self.report = parameters, optimiser, report
         self.clip, self.backoff = clip, backoff
         self.refusal = ""  # why steps cannot be captured, if they cannot
-        self._steps: dict[tuple[int, bool], StaticStep] = {}
+        self._steps: dict[tuple[int, bool], CapturedStep] = {}
         device = parameters[0].device
         self._streams = (Generator(device), Generator(device))
         self._counts = torch.zeros(4, dtype=torch.float64, device=device)  # taken, refused, worst, slower
@@ -96,12 +101,8 @@ class StepGraphs:
 
     def run(
         self, steps: Iterable[GraphStep], streams: Sequence[Generator], refused: int, slower: float
-    ) -> GraphBlock:
-        """Replay a block of steps; those of a new size are captured first.
-
-        Raises:
-            RuntimeError: a step cannot be captured; ``refusal`` says why, and nothing has changed.
-        """
+    ) -> tuple[BlockTotals, int]:
+        """Replay a block of steps, capturing new sizes first: its totals, and the most consecutive refused steps."""
         count = 0
         for step in steps:
             if step.key not in self._steps:
@@ -120,9 +121,10 @@ class StepGraphs:
             static.graph.replay()
             count += 1
         taken, after, worst, lower, rows, *sums = torch.cat([self._counts, self._totals]).tolist()
-        return GraphBlock(self._names, count, int(taken), int(after), int(worst), lower, rows, sums)
+        block = BlockTotals(int(after), lower, self._names, sums, rows, count, count - int(taken))
+        return block, int(worst)
 
-    def _take_step(self, static: StaticStep) -> None:
+    def _take_step(self, static: CapturedStep) -> None:
         """One step on static addresses."""
         reported = self.report((static.rows, static.weight), static.penalty_weight, self._streams)
         reported["loss"].backward(inputs=self.parameters)
@@ -148,18 +150,18 @@ class StepGraphs:
             self._totals, self._names = torch.zeros_like(fresh), tuple(reported)
         self._totals.add_(torch.where(finite, fresh, 0.0))
 
-    def _capture(self, step: GraphStep) -> StaticStep:
+    def _capture(self, step: GraphStep) -> CapturedStep:
         """A graph of one step, which leaves parameters and optimiser as they were."""
         device = self.parameters[0].device
         number = torch.full((), step.penalty_weight, dtype=step.rows.dtype, device=device)
-        static = StaticStep(
+        static = CapturedStep(
             torch.cuda.CUDAGraph(),
             step.rows.clone(),
             step.weight.clone(),
             torch.zeros((), dtype=torch.float64, device=device),
             number if step.penalty_weight else 0.0,
         )
-        with self._unchanged():
+        with self._restore_afterwards():
             side = torch.cuda.Stream()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):  # allocations and choices of a first call must not be captured
@@ -181,20 +183,20 @@ class StepGraphs:
         return static
 
     @contextmanager
-    def _unchanged(self) -> Iterator[None]:
+    def _restore_afterwards(self) -> Iterator[None]:
         """Parameters, means and counts as before, at the same addresses; means that are new are zero."""
-        before = {id(value): (value, value.detach().clone()) for value in self._moving()}
+        before = {id(value): (value, value.detach().clone()) for value in self._list_changed_tensors()}
         try:
             yield
         finally:
             with torch.no_grad():
                 for value, kept in before.values():
                     value.copy_(kept)
-                for value in self._moving():
+                for value in self._list_changed_tensors():
                     if id(value) not in before:
                         value.zero_()
 
-    def _moving(self) -> list[Tensor]:
+    def _list_changed_tensors(self) -> list[Tensor]:
         """All that a step changes in place."""
         means = [
             value

@@ -29,11 +29,71 @@ from torch.optim import AdamW, Optimizer
 
 from boxloop.average import Schedule
 from boxloop.fit.distributed import SINGLE_PROCESS, Workers
-from boxloop.fit.minibatches import generator_at, resample_rows
-from boxloop.fit.schedules import Constant
-from boxloop.fit.step_graphs import GraphStep, StepGraphs
+from boxloop.fit.minibatches import make_generator_at, resample_rows
+from boxloop.fit.step_graphs import BlockTotals, GraphStep, StepGraphs
 from boxloop.loop import Iteration
 from boxloop.tree import DictTree, ListTree, Tree, from_tree, to_tree
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same learning rate at every update.
+
+    Example:
+        >>> Constant(0.1)(7)
+        0.1
+    """
+
+    rate: float
+
+    def __call__(self, t: int) -> float:
+        """Rate of update t."""
+        return self.rate
+
+
+@dataclass(frozen=True)
+class Cooling:
+    r"""Cosine schedule of learning rates, :math:`\alpha_t = \tfrac{\alpha}{2} (1 + \cos \pi t / T)`.
+
+    Args:
+        rate: initial rate.
+        steps: T.
+
+    Example:
+        >>> [round(Cooling(0.1, 10)(t), 3) for t in (0, 5, 10)]
+        [0.1, 0.05, 0.0]
+    """
+
+    rate: float
+    steps: int
+
+    def __call__(self, t: int) -> float:
+        """Rate of update t."""
+        return 0.5 * self.rate * (1.0 + math.cos(math.pi * min(t / max(self.steps, 1), 1.0)))
+
+
+@dataclass(frozen=True)
+class Warming:
+    r"""Linear warm-up of a weight, :math:`\alpha_t = \alpha \min(1, (t - a)_+ / T)`.
+
+    Args:
+        weight: final weight.
+        steps: T.
+        after: a, updates with weight 0.
+
+    Example:
+        >>> [Warming(0.5, 10, after=10)(t) for t in (0, 10, 15, 20, 30)]
+        [0.0, 0.0, 0.25, 0.5, 0.5]
+    """
+
+    weight: float
+    steps: int
+    after: int = 0
+
+    def __call__(self, t: int) -> float:
+        """Weight at update t."""
+        return self.weight * min(max(t - self.after, 0) / max(self.steps, 1), 1.0)
+
 
 PATIENCE = 10
 """Consecutive refused steps after which training fails."""
@@ -49,7 +109,7 @@ class Trainable(Protocol):
         """The model that holds these very tensors in their place."""
 
 
-class Batched(Protocol):
+class BatchSource(Protocol):
     """Mini-batches, such as :class:`boxloop.fit.Epochs`."""
 
     @property
@@ -173,45 +233,6 @@ STATES: dict[str, type] = {kind.__name__: kind for kind in (TrainState, DictTree
 """The classes that a checkpoint of a training may hold, beside those of its followers."""
 
 
-@dataclass
-class Block:
-    """What the steps of a block come to.
-
-    Args:
-        names: of the reported numbers.
-        sums: of each, times rows, over accepted steps.
-        rows: of these steps.
-        count: steps.
-        rejected: steps that were not taken.
-        refused: consecutive ones at the end.
-        slower: factor of the learning rate after them.
-        notes: what else is worth knowing.
-    """
-
-    refused: int
-    slower: float
-    names: tuple[str, ...] = ()
-    sums: Sequence[float] = ()
-    rows: float = 0.0
-    count: int = 0
-    rejected: int = 0
-    notes: tuple[str, ...] = ()
-
-    def add(self, values: dict[str, float], rows: int) -> None:
-        """One accepted step."""
-        self.sums = [
-            total + rows * value for total, value in zip(self.sums or [0.0] * len(values), values.values())
-        ]
-        self.rows += rows
-        self.refused = 0
-
-    def refuse(self, backoff: float) -> None:
-        """One step that was not taken."""
-        self.rejected += 1
-        self.refused += 1
-        self.slower *= backoff
-
-
 @dataclass(frozen=True)
 class StepReport:
     """A step as followers see it.
@@ -299,7 +320,7 @@ class Trainer(Generic[M]):
     """
 
     model: M
-    batches: Batched
+    batches: BatchSource
     loss: Loss
     plan: TrainPlan
     penalty: Penalty[M] | None = None
@@ -317,7 +338,7 @@ class Trainer(Generic[M]):
                 value.detach().clone().requires_grad_() for value in trainable.trainable()
             ]
             self._live = trainable.with_trainable(tuple(self.parameters))
-            self._optimiser: Optimizer = _adamw(self.parameters, self.plan.decay)
+            self._optimiser: Optimizer = _make_adamw(self.parameters, self.plan.decay)
         else:
             self.parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
             self._optimiser = self.optimiser
@@ -334,7 +355,7 @@ class Trainer(Generic[M]):
     def start(self, seed: int) -> TrainState:
         """The state before the first step."""
         none = torch.zeros(0, dtype=torch.float64)
-        state = self._copy(TrainState((), None, (), (), none, none, none[:, None], seed))
+        state = self._copy_state(TrainState((), None, (), (), none, none, none[:, None], seed))
         return replace(state, best=state.parameters)
 
     def restore(self, state: TrainState) -> None:
@@ -364,7 +385,7 @@ class Trainer(Generic[M]):
         block = self._run_block(state)
         if not block.count:
             raise ValueError("batches are empty: there is nothing to train on")
-        after = self._add(state, block)
+        after = self._add_block(state, block)
         events = list(block.notes)
         if block.rejected:
             events.append(
@@ -379,14 +400,14 @@ class Trainer(Generic[M]):
             ):
                 events.append("the validation loss is not finite")
             final = self.plan.patience is not None and after.stale >= self.plan.patience
-        after = self._copy(after)
+        after = self._copy_state(after)
         if improved:
             after = replace(after, best=after.parameters)
         objective = -float(after.recent[after.names.index(self.objective)])
         self._state = after
         return Iteration(after, objective, tuple(events), final, rejected=block.rejected == block.count)
 
-    def _copy(self, state: TrainState) -> TrainState:
+    def _copy_state(self, state: TrainState) -> TrainState:
         """A state with copies of everything that steps change in place."""
         return replace(
             state,
@@ -395,9 +416,9 @@ class Trainer(Generic[M]):
             followers=tuple(follower.state() for follower in self.followers),
         )
 
-    def _run_block(self, state: TrainState) -> Block:
+    def _run_block(self, state: TrainState) -> BlockTotals:
         """The steps of a block, on a GPU from graphs if possible."""
-        streams = [generator_at(state.seed, place, state.count, device=self.device) for place in (0, 2)]
+        streams = [make_generator_at(state.seed, place, state.count, device=self.device) for place in (0, 2)]
         notes: tuple[str, ...] = ()
         if self.is_graphed:
             try:
@@ -429,7 +450,7 @@ class Trainer(Generic[M]):
         own = self.optimiser is None and self.plan.rate is not None
         return self.device.type == "cuda" and own and self.plan.graphs and not waits and not self._refusal
 
-    def _replay_steps(self, state: TrainState, streams: Sequence[Generator]) -> Block:
+    def _replay_steps(self, state: TrainState, streams: Sequence[Generator]) -> BlockTotals:
         """Steps from CUDA graphs, looked at together."""
         rate, plan = self.plan.rate, self.plan
         assert rate is not None
@@ -439,29 +460,30 @@ class Trainer(Generic[M]):
             GraphStep(rows, weight, rate(t), 0.0 if self.penalty is None else plan.weight(t))
             for t, (rows, weight) in enumerate(self._next_batches(state), state.count + 1)
         )
-        done = self._graphs.run(steps, streams, state.refused, state.slower)
-        if done.worst >= PATIENCE:
-            raise FloatingPointError(_hopeless(state.count + 1, state.count + done.count, ""))
-        rejected = done.count - done.taken
-        return Block(done.refused, done.slower, done.names, done.sums, done.rows, done.count, rejected)
+        block, most_refused = self._graphs.run(steps, streams, state.refused, state.slower)
+        if most_refused >= PATIENCE:
+            raise FloatingPointError(_describe_failure(state.count + 1, state.count + block.count, ""))
+        return block
 
-    def _take_steps(self, state: TrainState, batches: Iterator[Any], streams: Sequence[Generator]) -> Block:
+    def _take_steps(
+        self, state: TrainState, batches: Iterator[Any], streams: Sequence[Generator]
+    ) -> BlockTotals:
         """Steps one by one, each looked at before the next."""
-        block = Block(state.refused, state.slower)
+        block = BlockTotals(state.refused, state.slower)
         for t, batch in enumerate(batches, state.count + 1):
             for follower in self.followers:
                 follower.before_step()
             values, refusal = self._take_step(batch, t, block.slower, streams)
             block.count, block.names = block.count + 1, tuple(values)
             if refusal is None:
-                block.add(values, count_rows(batch))
+                block.add_step(values, count_rows(batch))
             else:
-                block.refuse(self.plan.backoff)
+                block.refuse_step(self.plan.backoff)
             report = StepReport(t, state.epoch, values["loss"], refusal, self.parameters)
             for follower in self.followers:
                 follower.after_step(report)
             if block.refused >= PATIENCE:
-                raise FloatingPointError(_hopeless(t - PATIENCE + 1, t, f"; at the last {refusal}"))
+                raise FloatingPointError(_describe_failure(t - PATIENCE + 1, t, f"; at the last {refusal}"))
         return block
 
     def _take_step(
@@ -474,7 +496,7 @@ class Trainer(Generic[M]):
         reported["loss"].backward(inputs=self.parameters)
         gradients = [value.grad for value in self.parameters if value.grad is not None]
         if not self.workers.alone:
-            _average(gradients, self.workers)
+            _average_gradients(gradients, self.workers)
         norm = get_total_norm(gradients)
         numbers = [*(value.detach() for value in reported.values()), norm]
         if self.workers.alone and self.device.type == "cpu":
@@ -493,10 +515,7 @@ class Trainer(Generic[M]):
         return named, None
 
     def _report(self, batch: Any, penalty_weight: float | Tensor, streams: Sequence[Generator]) -> Parts:
-        """The loss of a batch, with its penalty, and the other numbers to report.
-
-        The penalty has a generator of its own, so that a run is the same as without it until it begins.
-        """
+        """The loss of a batch with its penalty, which has a generator of its own, and the other numbers to report."""
         penalised = isinstance(penalty_weight, Tensor) or penalty_weight != 0.0
         kind = self.device.type
         with torch.autocast(kind, torch.bfloat16, cache_enabled=False) if self.plan.mixed else nullcontext():
@@ -511,7 +530,7 @@ class Trainer(Generic[M]):
                 reported["loss"] = loss + reported["penalty"] * penalty_weight
         return reported
 
-    def _add(self, state: TrainState, block: Block) -> TrainState:
+    def _add_block(self, state: TrainState, block: BlockTotals) -> TrainState:
         """The numbers of a state after a block."""
         totals = torch.tensor([block.rows, *(block.sums or [0.0] * len(block.names))], dtype=torch.float64)
         return replace(
@@ -538,7 +557,7 @@ class Trainer(Generic[M]):
         lowest, stale, improved = state.lowest, 0, True
         if self.validate is not None:
             with torch.no_grad():
-                loss, parts = self.validate(self._live, generator_at(state.seed, 1, device=self.device))
+                loss, parts = self.validate(self._live, make_generator_at(state.seed, 1, device=self.device))
             named = {"validation_loss": loss, **{f"validation_{name}": part for name, part in parts.items()}}
             numbers = torch.tensor([float(part) for part in named.values()], dtype=torch.float64)
             numbers = self.workers.mean(numbers.to(self.device))
@@ -560,7 +579,7 @@ class Trainer(Generic[M]):
         return done, improved
 
 
-def _adamw(parameters: list[Tensor], decay: float) -> AdamW:
+def _make_adamw(parameters: list[Tensor], decay: float) -> AdamW:
     """AdamW in one kernel where there is one, its rate set at every step; on a GPU so that a graph can hold it."""
     place = parameters[0].device
     graphed = place.type == "cuda"
@@ -585,14 +604,14 @@ def count_rows(batch: Any) -> int:
     return len(batch) if isinstance(batch, Tensor) and batch.ndim else 1
 
 
-def _average(gradients: Sequence[Tensor], workers: Workers) -> None:
+def _average_gradients(gradients: Sequence[Tensor], workers: Workers) -> None:
     """Gradients as the mean over processes, in place."""
     flat = workers.mean(torch.cat([value.reshape(-1) for value in gradients]))
     for value, part in zip(gradients, flat.split([value.numel() for value in gradients]), strict=True):
         value.copy_(part.view_as(value))
 
 
-def _hopeless(first: int, last: int, why: str) -> str:
+def _describe_failure(first: int, last: int, why: str) -> str:
     return (
         f"The loss or its gradient was not finite in {PATIENCE} steps in a row ({first} to {last}{why}): lower the "
         "learning rate, clip the gradient, train in full precision, or look for missing or huge values in the rows"

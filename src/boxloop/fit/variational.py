@@ -35,7 +35,7 @@ from boxloop.fit.fit import (
     to_standard,
     unstandardise,
 )
-from boxloop.fit.linear import SAMPLE_ROWS, condensed, fit_linear
+from boxloop.fit.linear import SAMPLE_ROWS, fit_linear, prepare_rows
 from boxloop.fit.start import AUTO, BLEND, Sample, choose_race_size, draw_starts, race
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
@@ -78,7 +78,7 @@ EMPTY_COUNT = 1e-3
 """Expected rows below which a component is empty."""
 
 
-def fit_variational(
+def fit_variational_mixture(
     source: Source,
     prior: PriorMaker,
     *,
@@ -90,18 +90,8 @@ def fit_variational(
 ) -> Fit[Model]:
     """Fit the posterior of a mixture by coordinate ascent, or by stochastic variational inference on mini-batches.
 
-    Args:
-        source: rows in the data's coordinates.
-        prior: makes the prior, in standard coordinates.
-        kind: standard coordinates that the family allows.
-        generator: for the starts and the order of mini-batches.
-        plan: engine and stopping rule; its objective is replaced by the evidence lower bound.
-        starts: names from :data:`boxloop.fit.PARTITIONS`, compared in a race.
-        start: a model to start from instead, in the data's coordinates.
-
-    Returns:
-        The model, and the evidence lower bound per unit weight after each iteration. With mini-batches only the last
-        value is of all rows; the others are of one batch each, without the divergence from the prior.
+    The trace is the evidence lower bound per unit weight. With mini-batches only the last value is of all rows; the
+    others are of one batch each, without the divergence from the prior.
     """
     source = source if plan.engine == "em" else shuffle_rows(source, generator)
     frame = coordinates(source, kind)
@@ -119,7 +109,7 @@ def fit_variational(
             model, interrupted = _race_starts(
                 standard, parameter_prior, frame.weight, starts, generator, plan
             )
-    outcome = _ascend(standard, model, generator, replace(plan, objective=elbo), interrupted)
+    outcome = _ascend_and_prune(standard, model, generator, replace(plan, objective=elbo), interrupted)
     return _finish_mixture(outcome, source, standard, frame, kind)
 
 
@@ -196,7 +186,7 @@ def _bound_in_best_order(outcome: Outcome[Any]) -> float:
     return outcome.trace[-1] + gain / float(model.total)
 
 
-def _ascend(
+def _ascend_and_prune(
     standard: Source, model: Model, generator: Generator, plan: Plan, interrupted: bool
 ) -> Outcome[Any]:
     """The loop of the engine, continued where another order of components, or fewer, raises the bound."""
@@ -254,19 +244,19 @@ class _SecondMoments(Tree):
     observed: Tensor
 
 
-def standard_covariance(standard: Source) -> Tensor:
+def estimate_standard_covariance(standard: Source) -> Tensor:
     """Covariance of standardised rows about their origin, (d, d), with variance 1 for constant columns.
 
     Missing values are replaced by the mean of their column, and variances are rescaled to those of the observed values.
     So the result is positive definite if the rows are, and correlations shrink to zero where much is missing.
     """
 
-    def second(rows: Tensor, weight: Tensor) -> _SecondMoments:
+    def sum_products(rows: Tensor, weight: Tensor) -> _SecondMoments:
         observed = ~torch.isnan(rows)
         filled = torch.where(observed, rows, 0.0).double()
         return _SecondMoments(gram(filled, weight), observed.double().mT @ weight)
 
-    sums = standard.reduce(second)
+    sums = standard.reduce(sum_products)
     weight = sums.observed.max()
     ratio = (weight / sums.observed.clamp(min=1e-300)).sqrt()
     covariance = ratio[:, None] * (sums.total / weight) * ratio
@@ -306,45 +296,21 @@ def fit_variational_factor(
     relevance_rate: float = 1e-3,
     start: VariationalFactor | None = None,
 ) -> Fit[VariationalFactor]:
-    r"""Fit Bayesian factor analysis by coordinate ascent on the evidence lower bound (Le Corff, section 3.2).
+    """Fit Bayesian factor analysis by coordinate ascent on the evidence lower bound (Le Corff, section 3.2).
 
-    The prior is stated in standard coordinates, relative to the mean and the variance of each column (see
-    :meth:`boxloop.models.RelevancePrior.around`), and maps back with the posterior: the fit is
-    equivariant to rescaling of columns. Complete rows are read once, as second moments.
-
-    Args:
-        source: rows in the data's coordinates.
-        k: most factors; those without support in the rows are emptied.
-        generator: for the sample that starts a fit with missing values, and the order of mini-batches.
-        plan: engine and stopping rule: ``tol`` is the rise of the total bound in nats, not per row, since that is the
-            scale on which posteriors narrow. Its objective is replaced by the bound; engines ``em`` and ``online``.
-        relevance_shape: of the prior of the relevance precisions.
-        relevance_rate: of the prior of the relevance precisions.
-        start: a posterior to start from, in the data's coordinates; its prior is replaced.
-
-    Returns:
-        The posterior in the data's coordinates, most relevant factors first. The trace is the bound per unit weight.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.data import ArraySource
-        >>> from boxloop.numeric import generator
-        >>> stream = generator(0)
-        >>> z = torch.randn(200, 1, generator=stream, dtype=torch.float64)
-        >>> rows = z + 0.5 * torch.randn(200, 5, generator=stream, dtype=torch.float64)
-        >>> fit = fit_variational_factor(ArraySource(rows), 2, generator=stream, plan=Plan(tol=1e-3))
-        >>> fit.model.used
-        tensor([ True, False])
+    The prior is stated in standard coordinates, relative to the mean and the variance of each column, and maps back
+    with the posterior: the fit is equivariant to rescaling of columns. ``plan.tol`` is the rise of the total bound in
+    nats, since that is the scale on which posteriors narrow; the trace is the bound per unit weight.
     """
     if plan.engine not in ("em", "online"):
         raise ValueError(f"variational factor analysis needs engine 'em' or 'online', got {plan.engine!r}")
-    source, frame, standard = condensed(source, KIND, generator, plan)
+    source, frame, standard = prepare_rows(source, KIND, generator, plan)
     zero = torch.zeros_like(frame.scale)
     prior = RelevancePrior.around(
         zero, zero + 1.0, relevance_shape=relevance_shape, relevance_rate=relevance_rate
     )
     plan = replace(plan, objective=elbo, tol=plan.tol / frame.weight)
-    wrap = partial(prune_factors, source=standard, tol=plan.tol)
+    wrap = partial(make_pruning_step, source=standard, tol=plan.tol)
     if plan.resume is not None:
         outcome = plan.run(standard, plan.resume.state.model, generator, wrap)
     elif start is not None:
@@ -360,20 +326,15 @@ def fit_variational_factor(
     return replace(fit, model=fit.model.canonical())
 
 
-def prune_factors(step: Step[VariationalFactor], source: Source, tol: float) -> Step[VariationalFactor]:
-    r"""Coordinate ascent that, near convergence, empties the weakest factor if the bound is higher without it.
+def make_pruning_step(step: Step[VariationalFactor], source: Source, tol: float) -> Step[VariationalFactor]:
+    """Coordinate ascent that, near convergence, empties the weakest factor if the bound is higher without it.
 
     With a weak signal both a used and an empty factor are local maxima of the bound, so from a start with many factors
     the ascent alone ends with too many.
-
-    Args:
-        step: an iteration of coordinate ascent.
-        source: rows in standard coordinates.
-        tol: rise of the bound per unit weight below which the ascent stops.
     """
     unaccelerated: Step[VariationalFactor] = em(source, elbo)
 
-    def bound(model: VariationalFactor) -> float:
+    def compute_bound(model: VariationalFactor) -> float:
         return elbo(model, source.reduce(model.expect))
 
     def iterate(state: EMState[VariationalFactor]) -> Iteration[EMState[VariationalFactor]]:
@@ -381,7 +342,7 @@ def prune_factors(step: Step[VariationalFactor], source: Source, tol: float) -> 
         best = done.state.best
         if done.rejected or not bool(best.used.any()):
             return done
-        present = bound(best)
+        present = compute_bound(best)
         rise = present - done.objective
         ends = rise <= tol
         if not ends and (rise * best.total > PRUNE_BELOW or len(done.state.path) != PRUNE_STEP):
@@ -390,7 +351,7 @@ def prune_factors(step: Step[VariationalFactor], source: Source, tol: float) -> 
         trial = EMState(best.emptied(weakest))
         for _ in range(PRUNE_ITERATIONS):
             trial = unaccelerated(trial).state
-        return replace(done, state=trial) if bound(trial.best) > present + tol else done
+        return replace(done, state=trial) if compute_bound(trial.best) > present + tol else done
 
     return iterate
 

@@ -1,5 +1,5 @@
 """Models: parameters, statistics, expect, solve. One file is one model."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

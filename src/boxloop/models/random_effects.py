@@ -242,7 +242,7 @@ class RandomEffects(Tree):
         covariance, _ = floor_covariance(second, self.floor)
         return replace(self, coefficients=coefficients, factor=torch.linalg.cholesky(covariance))
 
-    def carry(self, statistics: EffectSums, z: Tensor) -> tuple[EffectSums, Tensor]:
+    def change_coordinates(self, statistics: EffectSums, z: Tensor) -> tuple[EffectSums, Tensor]:
         """Statistics and effects as the solved model sees them: less the mean that the coefficients took over.
 
         Predictors stay as they were, so chains lose nothing; ``solve`` of these statistics is the same model again.
@@ -255,7 +255,7 @@ class RandomEffects(Tree):
         there = replace(statistics, target=target, first=torch.zeros_like(mean), second=second)
         return there, z - mean
 
-    def follow(self, origin: Self, z: Tensor, latent_covariance: Tensor) -> tuple[Tensor, Tensor]:
+    def transport_latent(self, origin: Self, z: Tensor, latent_covariance: Tensor) -> tuple[Tensor, Tensor]:
         r"""Effects under these parameters that stand for effects z under those of ``origin``.
 
         .. math:: u'_i = T_i u_i + B_i S^\top (\beta_{origin} - \beta), \qquad
@@ -286,11 +286,11 @@ class RandomEffects(Tree):
         volume = torch.linalg.slogdet(turn).logabsdet.repeat_interleave(draws.shape[1])
         return there.reshape(z.shape), volume
 
-    def draw(self, rows: GroupedRows, copies: int, stream: Generator) -> Tensor:
+    def draw_latent(self, rows: GroupedRows, copies: int, stream: Generator) -> Tensor:
         """Effects from their distribution, ``copies`` for each group, (g copies, q): where chains start."""
         return normal((rows.n_groups * copies, len(self.factor)), stream) @ self.factor.mT
 
-    def shape(self) -> Tensor:
+    def proposal_factor(self) -> Tensor:
         """Lower factor of the covariance that proposals for effects should resemble, (q, q)."""
         return self.factor
 

@@ -1,5 +1,5 @@
 """Posteriors over network weights: estimation, prediction, and an audit against the exact posterior."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

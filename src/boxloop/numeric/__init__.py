@@ -1,5 +1,5 @@
 """Linear algebra and random streams that the distributions and models share."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

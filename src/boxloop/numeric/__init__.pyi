@@ -4,21 +4,15 @@ from .covariance import (
     average_covariance as average_covariance,
     projected_variance as projected_variance,
     relative_error as relative_error,
-    wasserstein as wasserstein,
+    wasserstein_distance as wasserstein_distance,
 )
 from .device import pick_device as pick_device, without_gpu as without_gpu
-from .diagonalisation import (
-    Diagonaliser as Diagonaliser,
-    diagonalise_by_powers as diagonalise_by_powers,
-    diagonalise_jointly as diagonalise_jointly,
-    diagonalise_widest_gap as diagonalise_widest_gap,
-)
 from .format import (
+    count_significant_digits as count_significant_digits,
     format_above as format_above,
     format_number as format_number,
     format_with_error as format_with_error,
     join_words as join_words,
-    significant_digits as significant_digits,
 )
 from .linalg import (
     ConditionError,
@@ -48,7 +42,13 @@ from .random import (
     sobol_points as sobol_points,
     spawn,
 )
-from .rotation import varimax as varimax
+from .rotation import (
+    Diagonaliser as Diagonaliser,
+    diagonalise_by_powers as diagonalise_by_powers,
+    diagonalise_jointly as diagonalise_jointly,
+    diagonalise_widest_gap as diagonalise_widest_gap,
+    varimax as varimax,
+)
 from .standard_errors import mean_and_error as mean_and_error
 from .threads import (
     SingleThreaded as SingleThreaded,

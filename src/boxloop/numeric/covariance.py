@@ -59,12 +59,7 @@ class LowRank(Tree):
 
 @dataclass(frozen=True)
 class Shared(Tree):
-    """One covariance that m members share: stored once, however many they are.
-
-    Args:
-        one: of a single member.
-        members: m.
-    """
+    """One covariance that m members share: stored once, however many they are."""
 
     one: Dense | Diagonal | LowRank
     members: int
@@ -109,19 +104,10 @@ def relative_error(estimate: Tensor, truth: Tensor) -> float:
     return float((estimate - truth).norm() / truth.norm())
 
 
-def wasserstein(
+def wasserstein_distance(
     covariance: Tensor, other: Tensor, mean: Tensor | None = None, other_mean: Tensor | None = None
 ) -> float:
-    r"""2-Wasserstein distance between two Gaussians.
-
-    .. math:: W_2^2 = |\mu - \nu|^2 + \mathrm{tr}\left(A + B - 2 (A^{1/2} B A^{1/2})^{1/2}\right)
-
-    Args:
-        covariance: A, (d, d).
-        other: B, (d, d).
-        mean: mu, (d,); left out together with ``other_mean`` when only covariances are compared.
-        other_mean: nu, (d,).
-    """
+    r"""2-Wasserstein distance: :math:`W^2 = |\mu - \nu|^2 + \mathrm{tr}(A + B - 2 (A^{1/2} B A^{1/2})^{1/2})`."""
     values, vectors = torch.linalg.eigh(covariance)
     half = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.mT
     inner = torch.linalg.eigvalsh(half @ other @ half).clamp(min=0.0).sqrt().sum()

@@ -26,11 +26,11 @@ def format_number(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}g}"
 
 
-def significant_digits(value: float, unit: float, least: int = 4) -> int:
+def count_significant_digits(value: float, unit: float, least: int = 4) -> int:
     """Significant digits that show two digits of a unit, however small it is beside the value.
 
     Example:
-        >>> significant_digits(12.5, 3.0), significant_digits(1e7, 0.1), significant_digits(1.0, 0.0)
+        >>> count_significant_digits(12.5, 3.0), count_significant_digits(1e7, 0.1), count_significant_digits(1.0, 0.0)
         (4, 10, 4)
     """
     if not (math.isfinite(value) and value and math.isfinite(unit) and unit):
@@ -51,12 +51,7 @@ def format_above(value: float, limit: float, places: int = 3) -> str:
 
 
 def format_with_error(value: float, error: float, *, sign: str = "") -> str:
-    """A number and its standard error, both to the error's second digit.
-
-    Args:
-        value: the number.
-        error: its standard error.
-        sign: "+" where a plus should be written, too.
+    """A number and its standard error, both to the error's second digit; ``sign`` "+" writes a plus, too.
 
     Example:
         >>> format_with_error(-10.56123, 0.1948), format_with_error(0.0353, 0.03, sign="+")
@@ -77,13 +72,7 @@ def format_with_error(value: float, error: float, *, sign: str = "") -> str:
 def join_words(
     words: Sequence[str], conjunction: str = "and", *, most: int | None = None, total: int | None = None
 ) -> str:
-    """Words as a sentence lists them.
-
-    Args:
-        words: what is listed; empty text where there are none.
-        conjunction: before the last word.
-        most: how many are named; the others are counted.
-        total: how many there are, where ``words`` are only the first of them.
+    """Words as a sentence lists them: the first ``most`` by name, the others counted, ``total`` in all.
 
     Example:
         >>> join_words(["a"]), join_words(["a", "b"], "or"), join_words(["a", "b", "c"])

@@ -59,7 +59,7 @@ def pack_index(d: int) -> tuple[Tensor, Tensor]:
 
 
 @lru_cache(maxsize=64)
-def _pack_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
+def _find_packed_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Where a packed entry lies in a flat d x d matrix, and where an entry of the matrix lies among the packed.
 
     Kept on each device: a copy in every iteration would make the host wait for a GPU.
@@ -73,13 +73,13 @@ def _pack_places(d: int, device: torch.device) -> tuple[Tensor, Tensor]:
 def pack(matrix: Tensor) -> Tensor:
     """Upper triangle of (..., d, d) as (..., d(d+1)/2)."""
     flat = matrix.reshape(*matrix.shape[:-2], -1)
-    places, _ = _pack_places(matrix.shape[-1], matrix.device)
+    places, _ = _find_packed_places(matrix.shape[-1], matrix.device)
     return flat.gather(-1, places.expand(*flat.shape[:-1], -1))  # quicker than index_select
 
 
 def unpack(packed: Tensor, d: int) -> Tensor:
     """Symmetric (..., d, d) from its packed upper triangle."""
-    _, places = _pack_places(d, packed.device)
+    _, places = _find_packed_places(d, packed.device)
     return packed.gather(-1, places.expand(*packed.shape[:-1], -1)).reshape(*packed.shape[:-1], d, d)
 
 
@@ -97,19 +97,19 @@ def from_log_factor(packed: Tensor, d: int) -> Tensor:
 
 def gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """``rows.T @ diag(weight) @ rows``, (d, d), at half the work of a product; weights must not be negative."""
-    if weight is not None and not _all_ones(weight):
+    if weight is not None and not _has_unit_weights(weight):
         rows = rows * weight.sqrt()[:, None]
     if torch.is_grad_enabled() and rows.requires_grad:
-        function: Any = _Gram
+        function: Any = _GramFunction
         return cast(Tensor, function.apply(rows))
     return mirrored(upper_gram(rows))
 
 
-def _all_ones(weight: Tensor) -> bool:
+def _has_unit_weights(weight: Tensor) -> bool:
     return bool((weight == 1.0).all())
 
 
-class _Gram(torch.autograd.Function):
+class _GramFunction(torch.autograd.Function):
     """Half a product forward, one product backward."""
 
     @staticmethod
@@ -125,7 +125,7 @@ class _Gram(torch.autograd.Function):
 
 def upper_gram(rows: Tensor, weight: Tensor | None = None) -> Tensor:
     """The same, right in the upper triangle only: sums of them need one :func:`mirrored` at the end."""
-    if weight is not None and not _all_ones(weight):
+    if weight is not None and not _has_unit_weights(weight):
         rows = rows * weight.sqrt()[:, None]
     plain = rows.device.type == "cpu" and rows.shape[1]  # BLAS complains of a triangle without columns
     return triangle(rows) if plain else rows.mT @ rows

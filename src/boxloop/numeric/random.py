@@ -93,10 +93,8 @@ def sobol_points(draws: int, columns: int) -> Tensor:
 def sobol_normal_nodes(points: Tensor, rows: Tensor) -> Tensor:
     """Standard normal nodes (draws, n, k) for rows (n, d): the points, their digits flipped by a mask of each row.
 
-    One set of nodes for all rows would give them one error, which no mean over rows makes smaller; a stream of random
-    numbers would make a row's score depend on the rows before it. The mask depends on the row's own values, and a net
-    whose digits are flipped is as even as before: a digital shift. L'Ecuyer and Lemieux (2002), "Recent advances in
-    randomized quasi-Monte Carlo methods".
+    A digital shift (L'Ecuyer and Lemieux 2002). One set of nodes for all rows would give them one error, which no mean
+    over rows makes smaller; a stream of random numbers would make a row's score depend on the rows before it.
     """
     whole = (points * DIGITS).long()[:, None] ^ (hash_rows(rows, points.shape[1]) * DIGITS).long()
     return torch.special.ndtri((whole.double() + 0.5) / DIGITS)

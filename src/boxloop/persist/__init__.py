@@ -1,5 +1,5 @@
 """Model files and checkpoints: safetensors and JSON, nothing executable, old or new but never half."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

@@ -1,5 +1,5 @@
 """What a reader gets: numbers as text, figures, and pages. Import the file you need; figures load matplotlib."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from boxloop.concerns import Concern, worst_first
+from boxloop.concerns import Concern, sort_by_level
 from boxloop.criticise import (
     ClassificationScores,
     Difference,
@@ -112,7 +112,7 @@ class NetworkFindings:
     @property
     def concerns(self) -> tuple[Concern, ...]:
         """Against simple methods, and all of the audit's; worst first."""
-        return worst_first((self._compare_with_simple_methods(), *self.audit.concerns))
+        return sort_by_level((self._compare_with_simple_methods(), *self.audit.concerns))
 
     @property
     def events(self) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy import stats
 
 from boxloop.criticise import BelowStatistic, Gap
-from boxloop.numeric import format_number, significant_digits
+from boxloop.numeric import count_significant_digits, format_number
 from boxloop.report.candidates import LIMITS
 from boxloop.report.examine import Finalist, Findings
 from boxloop.report.outliers import RATE, Outliers
@@ -62,14 +62,15 @@ class Misfit:
     def description(self) -> str:
         """The moment, in words."""
         at = self.threshold
-        value = "" if at is None else f"{at:.{significant_digits(at, self.scale or 0.0)}g}"
+        value = "" if at is None else f"{at:.{count_significant_digits(at, self.scale or 0.0)}g}"
         return WORDS[self.moment].format(*self.columns, at=value)
 
     def format_values(self, digits: int = 4) -> tuple[str, str]:
         """The data's value and the model's, with digits enough to distinguish them."""
         gap = self.data - self.model
         data, model = (
-            format_number(value, significant_digits(value, gap, digits)) for value in (self.data, self.model)
+            format_number(value, count_significant_digits(value, gap, digits))
+            for value in (self.data, self.model)
         )
         return data, model
 

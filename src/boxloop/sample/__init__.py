@@ -1,5 +1,5 @@
 """Markov chain Monte Carlo: kernels, adaptation, diagnostics, checks."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

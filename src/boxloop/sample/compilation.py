@@ -18,7 +18,16 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.caller import warn_caller
-from boxloop.chain import Chains, Kernel, Noise, Path, advance, block_length, follow, join_paths
+from boxloop.chain import (
+    Chains,
+    Kernel,
+    Noise,
+    Path,
+    advance,
+    advance_with_noise,
+    choose_block_length,
+    join_paths,
+)
 from boxloop.sample.draws import SampleWarning
 
 UNROLLED = 32
@@ -74,7 +83,9 @@ def _unroll_steps(
     kernel: Kernel, shape: Any, steps: int
 ) -> Callable[[Chains, tuple[Tensor, ...]], StepResults]:
     def block(chains: Chains, tensors: tuple[Tensor, ...]) -> StepResults:
-        path = follow(kernel, chains, [NoiseBlock.select_step(tensors, shape, step) for step in range(steps)])
+        path = advance_with_noise(
+            kernel, chains, [NoiseBlock.select_step(tensors, shape, step) for step in range(steps)]
+        )
         assert path.log_ratio is not None
         return StepResults(path.position, path.log_density, path.log_ratio, path.chains.auxiliary)
 
@@ -96,7 +107,7 @@ class CompiledSteps:
         """As :func:`boxloop.chain.advance`."""
         paths = []
         compiled = steps - steps % UNROLLED
-        block = max(UNROLLED, block_length(chains) // UNROLLED * UNROLLED)
+        block = max(UNROLLED, choose_block_length(chains) // UNROLLED * UNROLLED)
         for done in range(0, compiled, block):
             noise = NoiseBlock.from_noise(kernel.noise(chains, min(block, compiled - done), stream))
             if noise is None:
@@ -154,7 +165,7 @@ class GraphSteps:
                 block = _unroll_steps(kernel, noise.shape, count)
                 paths.append(self._replay_graph((kernel, count), block, chains, noise.tensors))
             elif raw[0] is stream:  # a kernel that draws from the stream itself
-                paths.append(follow(kernel, chains, raw))
+                paths.append(advance_with_noise(kernel, chains, raw))
             else:  # numbers are a part of the noise, such as the steps of a trajectory: one graph for each of them
                 paths.append(self._run_step_by_step(kernel, chains, raw))
             chains, steps = paths[-1].chains, steps - count
@@ -167,7 +178,7 @@ class GraphSteps:
             shape = extract_tensors(item, tensors)
 
             def block(chains: Chains, values: tuple[Tensor, ...], shape: Any = shape) -> StepResults:
-                path = follow(kernel, chains, [insert_tensors(shape, values)])
+                path = advance_with_noise(kernel, chains, [insert_tensors(shape, values)])
                 assert path.log_ratio is not None
                 return StepResults(path.position, path.log_density, path.log_ratio, path.chains.auxiliary)
 

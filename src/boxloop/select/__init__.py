@@ -1,5 +1,5 @@
 """Selection: candidates, criteria with error bars, and the exact path over alpha."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

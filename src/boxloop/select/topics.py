@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from boxloop.data import ConcatenatedRows, Topics, check_count, check_level, make_frame, open_source
-from boxloop.fit import DocumentMoments, largest_eigenvalues, spectral
+from boxloop.fit import DocumentMoments, find_largest_eigenvalues, spectral
 from boxloop.numeric import generator, single_threaded
 
 if TYPE_CHECKING:
@@ -146,5 +146,5 @@ def topic_spectrum(
 
 
 def _largest_eigenvalues(documents: DocumentMoments, width: int, stream: torch.Generator) -> Array:
-    values, _ = largest_eigenvalues(documents, width, stream)
+    values, _ = find_largest_eigenvalues(documents, width, stream)
     return np.asarray(values[:width].cpu().numpy())

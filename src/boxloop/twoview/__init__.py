@@ -1,5 +1,5 @@
 """Two views of the same things: the features of one that can be inferred from the other, and what follows from them."""
 
-from boxloop.exports import lazy_exports
+from boxloop.exports import export_lazily
 
-lazy_exports(__name__)
+export_lazily(__name__)

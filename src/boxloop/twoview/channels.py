@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor
 
 from boxloop.data import ArraySource, PlacedTile, SourceView, check_callable, check_table
-from boxloop.fit import generator_at
+from boxloop.fit import make_generator_at
 from boxloop.numeric import RandomState, generator as stream_of, normal, seed, single_threaded
 from boxloop.types import Source
 
@@ -313,7 +313,7 @@ def draw_second_view(channel: Any, first: Source, stream: Generator) -> Source:
         return ArraySource(rows, None, first.names if rows.shape[1] == first.n_columns else None)
     key = seed(stream)
     rows, _ = next(iter(first.chunks(BLOCK)))
-    width = _apply_channel(channel, rows, generator_at(key, device=rows.device)).shape[1]
+    width = _apply_channel(channel, rows, make_generator_at(key, device=rows.device)).shape[1]
     names = first.names if width == first.n_columns else tuple(f"x{j}" for j in range(width))
     return ChannelSource(first, channel, key, names)
 
@@ -348,7 +348,7 @@ class ChannelSource(SourceView):
                 place = slice(start + here.start - block * BLOCK, start + here.stop - block * BLOCK)
                 filled = rows[here.start].expand(BLOCK, -1).clone()
                 filled[place] = rows[here]
-                stream = generator_at(key, block, device=rows.device)
+                stream = make_generator_at(key, block, device=rows.device)
                 parts.append(_apply_channel(channel, filled, stream)[place])
             return torch.cat(parts), weight, start
 

@@ -41,19 +41,12 @@ class _GroupSums(Tree):
 
 @dataclass(frozen=True)
 class EquationMoments:
-    """Moments of the equations at one point, per unit of weight.
+    """Moments of the equations at one point, per unit of weight."""
 
-    Args:
-        mean: of the equations, (q,).
-        slope: its derivative, (q, p).
-        second: mean outer product, (q, q).
-        weight: total weight of the rows.
-    """
-
-    mean: Tensor
-    slope: Tensor
-    second: Tensor
-    weight: float
+    mean: Tensor  # of the equations, (q,)
+    slope: Tensor  # its derivative, (q, p)
+    second: Tensor  # mean outer product, (q, q)
+    weight: float  # total weight of the rows
 
     @property
     def size(self) -> Tensor:
@@ -80,38 +73,31 @@ class EquationMoments:
 def measure_equations(
     function: RowFunction, source: Source, point: Tensor, smooth: Tensor | None = None
 ) -> EquationMoments:
-    """Moments of the equations in one pass over the rows.
+    """Moments of the equations in one pass; ``smooth``: steps of central differences where autograd finds no slope."""
 
-    Args:
-        function: estimating equations.
-        source: the rows.
-        point: (p,).
-        smooth: steps of central differences, (p,), for equations whose slope autograd cannot find.
-    """
-
-    def tile(rows: Tensor, weight: Tensor) -> EquationSums:
+    def sum_rows(rows: Tensor, weight: Tensor) -> EquationSums:
         rows, weight, here = drop_weightless(rows, weight, point)
         if smooth is not None:
             with torch.no_grad():
                 value = function(here, rows)
-                slope = _central_differences(function, rows, weight, here, smooth.to(rows.device))
+                slope = _difference_centrally(function, rows, weight, here, smooth.to(rows.device))
         else:
             with torch.enable_grad():
                 value = function(here, rows)
                 slope = differentiate(weight @ value, here)
             value = value.detach()
-        return sum_tile(value, slope, weight)
+        return sum_over_tile(value, slope, weight)
 
-    return average_sums(source.reduce(tile))
+    return divide_by_weight(source.reduce(sum_rows))
 
 
-def sum_tile(value: Tensor, slope: Tensor, weight: Tensor) -> EquationSums:
+def sum_over_tile(value: Tensor, slope: Tensor, weight: Tensor) -> EquationSums:
     """Sums of one tile, on the CPU: values (n, q), slope of their weighted sum (q, p), weights (n,)."""
     outer = value.mT @ (value * weight[:, None])
     return EquationSums(weight @ value, slope, outer, weight.sum()).to("cpu")
 
 
-def average_sums(sums: EquationSums) -> EquationMoments:
+def divide_by_weight(sums: EquationSums) -> EquationMoments:
     """Sums divided by the total weight."""
     total = float(sums.weight)
     return EquationMoments(sums.value / total, sums.slope / total, sums.outer / total, total)
@@ -128,7 +114,7 @@ def differentiate(output: Tensor, point: Tensor) -> Tensor:
 def check_function(function: Callable[[Tensor, Tensor], object], p: int, what: str = "psi") -> RowFunction:
     """The user's function with its result checked: one line per row, at least as many columns as parameters."""
 
-    def values(vector: Tensor, rows: Tensor) -> Tensor:
+    def check_values(vector: Tensor, rows: Tensor) -> Tensor:
         result = function(vector, rows)
         if not isinstance(result, Tensor):
             raise EquationError(f"{what} must return a torch tensor, not {type(result).__name__}")
@@ -144,23 +130,13 @@ def check_function(function: Callable[[Tensor, Tensor], object], p: int, what: s
             )
         return result.to(torch.float64)
 
-    return values
+    return check_values
 
 
-def group_outer(
+def sum_group_products(
     function: RowFunction, source: Source, point: Tensor, groups: Tensor, centre: Tensor | None = None
 ) -> Tensor:
-    r"""Outer products of sums within groups, per unit of weight, (q, q).
-
-    .. math:: \frac{1}{W} \sum_g s_g s_g^\top, \qquad s_g = \sum_{i \in g} w_i (\psi(\theta, x_i) - c)
-
-    Args:
-        function: estimating equations.
-        source: the rows.
-        point: (p,).
-        groups: number of each row's group, (n,), from 0.
-        centre: c, (q,); zero when omitted.
-    """
+    r"""Outer products of sums in groups, :math:`\sum_g s_g s_g^\top / W, s_g = \sum_{i \in g} w_i (\psi_i - c)`."""
 
     def sum_groups(rows: Tensor, weight: Tensor, start: int) -> _GroupSums:
         value = function(point.to(rows.device), rows).detach().cpu()
@@ -182,7 +158,7 @@ def group_outer(
 def describe_bad_row(function: RowFunction, source: Source, point: Tensor, what: str = "psi") -> str:
     """A sentence that names the first row at which the function is not finite."""
 
-    def first(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
+    def find_bad_row(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         value = function(point.to(rows.device), rows).detach()
         bad = torch.nonzero(~torch.isfinite(value) & (weight > 0)[:, None])[:1]
         if not len(bad):
@@ -192,7 +168,7 @@ def describe_bad_row(function: RowFunction, source: Source, point: Tensor, what:
         entry = [start + row, column, float(value[row, column]), missing[0] if missing else -1]
         return ConcatenatedRows.of(torch.tensor([entry], dtype=torch.float64))
 
-    bad_rows = source.reduce_at(first).concatenate()
+    bad_rows = source.reduce_at(find_bad_row).concatenate()
     if not len(bad_rows):
         return f"{what} is finite on every row, but its derivative is not"
     place, entry, value, missing = bad_rows[0].tolist()
@@ -208,7 +184,7 @@ def drop_weightless(rows: Tensor, weight: Tensor, point: Tensor) -> tuple[Tensor
     return rows, weight, point.detach().to(rows.device, copy=True).requires_grad_()
 
 
-def _central_differences(
+def _difference_centrally(
     function: RowFunction, rows: Tensor, weight: Tensor, point: Tensor, step: Tensor
 ) -> Tensor:
     columns = []
@@ -219,17 +195,8 @@ def _central_differences(
 
 
 def sandwich(slope: Tensor, meat: Tensor, weight: float, whiten: Tensor) -> Tensor:
-    r"""Covariance of a root, or of the minimum of whitened squared equations.
-
-    .. math:: \frac{1}{n} G B G^\top, \qquad G = (A^\top C^\top C A)^{-1} A^\top C^\top C
-
-    With as many equations as parameters :math:`G = A^{-1}`, whatever C (Huber 1967; van der Vaart 1998, theorem 5.21).
-
-    Args:
-        slope: A, derivative of the mean equations, (q, p), of full rank.
-        meat: B, covariance of the equations of one row, (q, q).
-        weight: n.
-        whiten: C, (q, q).
+    """Covariance G B G' / n of a root, or of the minimum of whitened squared equations (Huber 1967; van der Vaart 1998,
+    theorem 5.21): G = (A' C' C A)^-1 A' C' C for slope A (q, p), meat B and whitening C; A^-1 where q = p.
     """
     rows = whiten @ slope
     length = rows.norm(dim=0)
@@ -240,13 +207,7 @@ def sandwich(slope: Tensor, meat: Tensor, weight: float, whiten: Tensor) -> Tens
 
 
 def read_groups(groups: object, source: Source, p: int) -> tuple[Tensor, int]:
-    """Index of each row's group, (n,), and the number of groups.
-
-    Args:
-        groups: one label per row, or the name of a column.
-        source: the rows.
-        p: number of parameters; there is a warning for no more groups than that.
-    """
+    """Index of each row's group, (n,), and the number of groups, from a label per row or the name of a column."""
     if isinstance(groups, str):
         place = column_index(source.names, groups)
         labels = (
@@ -288,22 +249,7 @@ MAX_NAMED = 4
 
 
 def check_identified(slope: Tensor, names: Sequence[str]) -> None:
-    """Raise if the slope has less than full rank.
-
-    Equations and parameters are scaled until every row and every column of the slope has length one, so that the
-    result does not depend on units.
-
-    Args:
-        slope: derivative of the mean equations, (q, p).
-        names: of the p parameters.
-
-    Raises:
-        NotIdentifiedError: naming the direction along which no equation changes.
-
-    Example:
-        >>> import torch
-        >>> check_identified(torch.eye(2), ["a", "b"])
-    """
+    """Raise NotIdentifiedError, naming a direction along which no equation changes, if the slope (q, p) has one."""
     free_direction = describe_free_direction(slope, names)
     if free_direction is not None:
         raise NotIdentifiedError(f"the equations do not determine the parameters: {free_direction}")

@@ -41,52 +41,34 @@ Theta = Tensor | dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Parameters:
-    """A starting point as one vector, and its original form.
+    """A starting point as one vector, and its original form."""
 
-    Args:
-        vector: (p,), float64.
-        names: one for each number.
-        like: the shapes of the tensors by name; None where the user gave a vector.
-    """
+    vector: Tensor  # (p,), float64
+    names: tuple[str, ...]  # one for each number
+    like: dict[str, Tensor] | None = None  # tensors by name; None where the user gave a vector
 
-    vector: Tensor
-    names: tuple[str, ...]
-    like: dict[str, Tensor] | None = None
-
-    def shaped(self, vector: Tensor) -> Theta:
+    def restore_shape(self, vector: Tensor) -> Theta:
         """A vector in the form of ``start``."""
         return vector if self.like is None else unflatten(vector, self.like)
 
 
 def read_start(start: Any, names: Sequence[str] | None = None) -> Parameters:
-    """Read and check a starting point.
-
-    Args:
-        start: (p,) numbers, or a dictionary of tensors, arrays or numbers of any shape.
-        names: p names; made from indices and keys when None.
-
-    Raises:
-        ValueError: not one-dimensional, empty, not finite, or a wrong number of names.
-
-    Example:
-        >>> read_start({"scale": 2.0, "slope": [1.0, 0.5]}).names
-        ('scale', 'slope[0]', 'slope[1]')
-    """
+    """Read and check a starting point: (p,) numbers, or a dictionary of tensors, arrays or numbers of any shape."""
     like = None
     if isinstance(start, Mapping):
-        like = {str(name): _to_vector(value) for name, value in start.items()}
+        like = {str(name): _to_tensor(value) for name, value in start.items()}
         if not like:
             raise ValueError("start has no parameter")
         vector = flatten(like)
-        labels = [label for name, value in like.items() for label in _labels(name, value)]
+        labels = [label for name, value in like.items() for label in _label_entries(name, value)]
     else:
-        vector = _to_vector(start)
+        vector = _to_tensor(start)
         if vector.ndim != 1:
             raise ValueError(
                 f"start must be a vector or a dictionary of tensors; it has {vector.ndim} dimensions"
                 + (f": give [{float(vector)}]" if vector.ndim == 0 else "")
             )
-        labels = _labels("theta", vector)
+        labels = _label_entries("theta", vector)
     if vector.numel() == 0:
         raise ValueError("start has no parameter")
     if names is not None and len(names) != len(labels):
@@ -98,7 +80,7 @@ def read_start(start: Any, names: Sequence[str] | None = None) -> Parameters:
     return Parameters(vector, chosen, like)
 
 
-def _to_vector(value: Any) -> Tensor:
+def _to_tensor(value: Any) -> Tensor:
     try:
         vector = torch.as_tensor(value)
     except (RuntimeError, TypeError, ValueError) as error:
@@ -106,7 +88,7 @@ def _to_vector(value: Any) -> Tensor:
     return vector.detach().to(device="cpu", dtype=torch.float64).clone()
 
 
-def _labels(name: str, value: Tensor) -> list[str]:
+def _label_entries(name: str, value: Tensor) -> list[str]:
     if value.ndim == 0:
         return [name]
     places = itertools.product(*(range(size) for size in value.shape))
@@ -183,12 +165,12 @@ class Estimate:
     @property
     def standard_errors(self) -> Theta:
         """Sandwich standard errors, in the form of ``theta``; valid even if the model is wrong."""
-        return self._shaped(_errors(self.covariance))
+        return self._restore_shape(_extract_errors(self.covariance))
 
     @property
     def information_errors(self) -> Theta | None:
         """Errors from the curvature of the likelihood, in the form of ``theta``; None without a likelihood."""
-        return None if self.information is None else self._shaped(_errors(self.information))
+        return None if self.information is None else self._restore_shape(_extract_errors(self.information))
 
     def interval(self, level: float = 0.95) -> tuple[Theta, Theta]:
         """Normal confidence limits, in the form of ``theta``.
@@ -197,12 +179,12 @@ class Estimate:
             level: coverage probability.
         """
         low, high = self._limits(level)
-        return self._shaped(low), self._shaped(high)
+        return self._restore_shape(low), self._restore_shape(high)
 
     def table(self, level: float = 0.95) -> Any:
         """A data frame with estimate, error, limits, and the test of zero for each parameter."""
         low, high = self._limits(level)
-        error = _errors(self.covariance).numpy()
+        error = _extract_errors(self.covariance).numpy()
         value = self.vector.numpy()
         z = np.divide(value, error, out=np.full(len(value), np.nan), where=error > 0)
         return make_frame(
@@ -236,7 +218,7 @@ class Estimate:
         """
         from boxloop.figures import forest
 
-        error = _errors(self.covariance).numpy()
+        error = _extract_errors(self.covariance).numpy()
         return forest(self.names, self.vector.numpy(), error, ax, title=self.method, across="estimate")
 
     def __repr__(self) -> str:
@@ -245,8 +227,8 @@ class Estimate:
         iterations = f"{self.n_iter} iteration{'' if self.n_iter == 1 else 's'}"
         lines = [f"{self.method} from {self.weight:g} rows{grouped}, {iterations}{status}"]
         width = max(len(name) for name in self.names[:MAX_LINES])
-        error = _errors(self.covariance)
-        inner = None if self.information is None else _errors(self.information)
+        error = _extract_errors(self.covariance)
+        inner = None if self.information is None else _extract_errors(self.information)
         for j, name in enumerate(self.names[:MAX_LINES]):
             known = "" if inner is None else f" (from the information {float(inner[j]):.3g})"
             lines.append(f"  {name:<{width}} {float(self.vector[j]):.6g} ± {float(error[j]):.3g}{known}")
@@ -264,12 +246,12 @@ class Estimate:
 
     def _limits(self, level: float) -> tuple[Tensor, Tensor]:
         check_level(level)
-        reach = float(stats.norm.ppf(0.5 + 0.5 * level)) * _errors(self.covariance)
+        reach = float(stats.norm.ppf(0.5 + 0.5 * level)) * _extract_errors(self.covariance)
         return self.vector - reach, self.vector + reach
 
-    def _shaped(self, vector: Tensor) -> Theta:
+    def _restore_shape(self, vector: Tensor) -> Theta:
         return unflatten(vector, self.theta) if isinstance(self.theta, dict) else vector
 
 
-def _errors(covariance: Tensor) -> Tensor:
+def _extract_errors(covariance: Tensor) -> Tensor:
     return covariance.diagonal().clamp(min=0.0).sqrt()

@@ -81,7 +81,7 @@ def huber(
     level = _clipped_square(bend)
 
     def psi(theta: Tensor, rows: Tensor) -> Tensor:
-        design, y = design_of(rows, outcome, intercept)
+        design, y = split_design_and_outcome(rows, outcome, intercept)
         score = ((y - design @ theta[:-1]) / theta[-1]).clamp(-bend, bend)
         return torch.cat([design * score[:, None], (score.square() - level)[:, None]], dim=1)
 
@@ -143,13 +143,13 @@ def residual_equation(score: Callable[[Tensor], Tensor], outcome: int = -1, inte
     """
 
     def psi(theta: Tensor, rows: Tensor) -> Tensor:
-        design, y = design_of(rows, outcome, intercept)
+        design, y = split_design_and_outcome(rows, outcome, intercept)
         return design * score(y - design @ theta)[:, None]
 
     return psi
 
 
-def design_of(rows: Tensor, outcome: int, intercept: bool) -> tuple[Tensor, Tensor]:
+def split_design_and_outcome(rows: Tensor, outcome: int, intercept: bool) -> tuple[Tensor, Tensor]:
     """Rows (n, d) as the design of a regression, and the outcome (n,)."""
     place = outcome % rows.shape[1]
     others = torch.cat([rows[:, :place], rows[:, place + 1 :]], dim=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,24 +12,20 @@ from torch import Generator, Tensor
 from boxloop.data import check_callable, open_source
 from boxloop.fit.equations.averages import (
     EquationMoments,
-    check_identified,
     describe_bad_row,
     differentiate,
-    group_outer,
     measure_equations,
     read_groups,
-    sandwich,
-    small_sample_factor,
+    sum_group_products,
 )
 from boxloop.fit.equations.estimate import EquationError, Estimate, Parameters, read_start
 from boxloop.fit.equations.roots import (
     STEP_NAMES,
     Steps,
-    WeightedSearch,
+    build_estimate,
     find_root,
     hansen_test,
     measure_start,
-    residual_z,
     solve_weighted,
 )
 from boxloop.numeric import RandomState, generator, seed, single_threaded
@@ -110,43 +106,20 @@ def match_moments(
     q, p = len(observed.mean), len(first.vector)
     if q < p:
         raise EquationError(f"{q} statistic(s) for {p} parameters: give at least {p}")
-    model = _ModelMean(statistics, expected, sampler, draws, seed(random_state), smooth)
+    model = _ModelMoments(statistics, expected, sampler, draws, seed(random_state), smooth)
     measure = _moment_equations(observed, model, first)
     meat = observed.meat * (1.0 if sampler is None else 1.0 + observed.weight / draws)
     if q == p:
         root = find_root(
-            measure, first.vector, first.names, max_iter=max_iter, tol=tol, bad=_describe_bad_value
+            measure, first.vector, first.names, max_iter=max_iter, tol=tol, describe_bad=_describe_bad_value
         )
-        done = WeightedSearch(root, torch.diag(1.0 / observed.standard_deviation), meat)
-    else:
-        moments = measure_start(measure, first.vector, _describe_bad_value)
-        done = solve_weighted(
-            measure, first.vector, moments, lambda _: meat, steps, max_iter=max_iter, tol=tol
-        )
-    estimate = _build_estimate(observed, first, done, correction)
-    if q == p:
-        return estimate
+        whiten = torch.diag(1.0 / observed.standard_deviation)
+        return build_estimate("moments matched", first, root, meat, observed.n_groups, correction, whiten)
+    moments = measure_start(measure, first.vector, _describe_bad_value)
+    done = solve_weighted(measure, first.vector, moments, lambda _: meat, steps, max_iter=max_iter, tol=tol)
+    method = f"moments matched, {STEP_NAMES[steps]},"
     test = None if steps == "one" else hansen_test(done, p)
-    return replace(estimate, method=f"moments matched, {STEP_NAMES[steps]},", j_test=test)
-
-
-def _build_estimate(
-    observed: _StatisticMoments, first: Parameters, done: WeightedSearch, correction: bool
-) -> Estimate:
-    search, p = done.found, len(first.vector)
-    check_identified(search.moments.slope, first.names)
-    factor = small_sample_factor(observed.weight, p, observed.n_groups) if correction else 1.0
-    return Estimate(
-        theta=first.shaped(search.point),
-        names=first.names,
-        covariance=factor * sandwich(search.moments.slope, done.meat, observed.weight, done.whiten),
-        method="moments matched",
-        weight=observed.weight,
-        n_iter=search.n_iter,
-        converged=search.converged,
-        residual=float(residual_z(search.point, search.moments).max()),
-        n_groups=observed.n_groups,
-    )
+    return build_estimate(method, first, done.found, meat, observed.n_groups, correction, done.whiten, test)
 
 
 @dataclass(frozen=True)
@@ -168,7 +141,7 @@ class _StatisticMoments:
 def _average_statistics(
     statistics: Callable[[Tensor], Tensor], source: Source, groups: object, p: int
 ) -> _StatisticMoments:
-    def values(_: Tensor, rows: Tensor) -> Tensor:
+    def evaluate(_: Tensor, rows: Tensor) -> Tensor:
         result = statistics(rows)
         if not isinstance(result, Tensor) or result.ndim != 2 or result.shape[0] != rows.shape[0]:
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
@@ -176,23 +149,23 @@ def _average_statistics(
         return result.to(torch.float64)
 
     nowhere = torch.zeros(1, dtype=torch.float64)
-    rough = measure_equations(values, source, nowhere, nowhere + 1.0)
+    rough = measure_equations(evaluate, source, nowhere, nowhere + 1.0)
     if not rough.is_finite():
-        raise EquationError(describe_bad_row(values, source, nowhere, "statistics"))
+        raise EquationError(describe_bad_row(evaluate, source, nowhere, "statistics"))
     # A second pass, about the mean: squares about zero lose digits of statistics far from it.
     about = measure_equations(
-        lambda v, rows: values(v, rows) - rough.mean.to(rows.device), source, nowhere, nowhere + 1.0
+        lambda v, rows: evaluate(v, rows) - rough.mean.to(rows.device), source, nowhere, nowhere + 1.0
     )
     mean = rough.mean + about.mean
     if groups is None:
         return _StatisticMoments(mean, about.centred, about.centred, rough.weight, None)
     labels, count = read_groups(groups, source, p)
-    meat = group_outer(values, source, nowhere, labels, mean)
+    meat = sum_group_products(evaluate, source, nowhere, labels, mean)
     return _StatisticMoments(mean, about.centred, meat, rough.weight, count)
 
 
 @dataclass(frozen=True)
-class _ModelMean:
+class _ModelMoments:
     """Expected statistics of the model, in closed form or by simulation."""
 
     statistics: Callable[[Tensor], Tensor]
@@ -202,7 +175,7 @@ class _ModelMean:
     seed: int
     smooth: float | Sequence[float] | Tensor | None
 
-    def mean(self, theta: Any, q: int) -> Tensor:
+    def expect_statistics(self, theta: Any, q: int) -> Tensor:
         """(q,)."""
         if self.sampler is not None:
             rows = self.sampler(theta, generator(self.seed), self.draws)
@@ -217,25 +190,26 @@ class _ModelMean:
 
 
 def _moment_equations(
-    observed: _StatisticMoments, model: _ModelMean, first: Parameters
+    observed: _StatisticMoments, model: _ModelMoments, first: Parameters
 ) -> Callable[[Tensor], EquationMoments]:
     """Mean minus expected statistics at any point, without reading the rows."""
     q = len(observed.mean)
 
-    def gap(vector: Tensor) -> Tensor:
-        return observed.mean - model.mean(first.shaped(vector), q)
+    def subtract_expected(vector: Tensor) -> Tensor:
+        return observed.mean - model.expect_statistics(first.restore_shape(vector), q)
 
     def measure(point: Tensor) -> EquationMoments:
         with torch.no_grad():
-            mean = gap(point)
+            mean = subtract_expected(point)
         if model.smooth is None:
             moving = point.detach().clone().requires_grad_()
             with torch.enable_grad():
-                slope = differentiate(gap(moving), moving)
+                slope = differentiate(subtract_expected(moving), moving)
         else:
             step = torch.as_tensor(model.smooth, dtype=torch.float64).expand(len(point))
             moved = [
-                (gap(point + shift) - gap(point - shift)) / (2.0 * shift.sum()) for shift in torch.diag(step)
+                (subtract_expected(point + shift) - subtract_expected(point - shift)) / (2.0 * shift.sum())
+                for shift in torch.diag(step)
             ]
             slope = torch.stack(moved, dim=1)
         return EquationMoments(mean, slope, observed.covariance + torch.outer(mean, mean), observed.weight)

@@ -16,14 +16,11 @@ from boxloop.fit.equations.averages import (
     EquationMoments,
     EquationSums,
     RowFunction,
-    average_sums,
-    check_identified,
     describe_bad_row,
+    divide_by_weight,
     drop_weightless,
-    equilibrate,
-    sandwich,
-    small_sample_factor,
-    sum_tile,
+    read_groups,
+    sum_over_tile,
 )
 from boxloop.fit.equations.estimate import (
     EquationError,
@@ -36,10 +33,10 @@ from boxloop.fit.equations.estimate import (
 from boxloop.fit.equations.roots import (
     NEAR_ZERO,
     Equations,
-    RootState,
-    distinct_points,
-    residual_z,
-    root_test,
+    SearchResult,
+    build_estimate,
+    is_root,
+    select_distinct_points,
 )
 from boxloop.loop import Iteration, run
 from boxloop.models import derivatives_by_unit
@@ -68,43 +65,29 @@ class AscentPoint:
 
 
 def measure_objective(objective: RowFunction, source: Source, point: Tensor) -> AscentPoint:
-    r"""Mean objective, moments of its row gradients, and its second derivative, in one pass over the rows.
+    """Mean objective, moments of its row gradients, and its second derivative, in one pass over the rows."""
 
-    The gradient of the weighted sum, :math:`g = \sum_i w_i \nabla m(x_i)`, is linear in the weights: its derivative in
-    w is the gradient of every row, and its derivative in theta the second derivative. Both come from the same p passes.
-
-    Args:
-        objective: (parameters (p,), rows (n, d)) -> (n,).
-        source: the rows.
-        point: (p,).
-    """
-
-    def tile(rows: Tensor, weight: Tensor) -> EquationSums:
+    def sum_rows(rows: Tensor, weight: Tensor) -> EquationSums:
         rows, weight, at = drop_weightless(rows, weight, point)
         value, gradient, curvature = derivatives_by_unit(lambda theta: objective(theta, rows), at, weight)
         first = (weight @ gradient)[None]
         both = torch.cat([value[:, None], gradient], dim=1)
-        return sum_tile(both, torch.cat([first, curvature]), weight)
+        return sum_over_tile(both, torch.cat([first, curvature]), weight)
 
-    both = average_sums(source.reduce(tile))
+    both = divide_by_weight(source.reduce(sum_rows))
     moments = EquationMoments(both.mean[1:], both.slope[1:], both.second[1:, 1:], both.weight)
     return AscentPoint(point, float(both.mean[0]), ROUNDING * float(both.second[0, 0].sqrt()), moments)
 
 
-def newton_ascent(
+def make_ascent_step(
     measure: Callable[[Tensor], AscentPoint], tol: float
 ) -> Callable[[AscentPoint], Iteration[AscentPoint]]:
-    """An iteration: a Newton step, shortened until the mean objective rises.
-
-    Args:
-        measure: objective and derivatives at a point.
-        tol: largest mean gradient at a maximum, in units of its standard error.
-    """
+    """A Newton step, shortened until the mean objective rises, for :func:`boxloop.loop.run`."""
 
     def step(state: AscentPoint) -> Iteration[AscentPoint]:
         if is_stationary(state, tol):
             return Iteration(state, state.value, final=True)
-        move = ascent_step(state.moments)
+        move = compute_ascent_step(state.moments)
         gain = float(state.moments.mean @ move)
         for halving in range(40):
             length = 0.5**halving
@@ -123,18 +106,18 @@ def newton_ascent(
 
 def is_stationary(state: AscentPoint, tol: float) -> bool:
     """Whether the mean gradient is zero."""
-    return root_test(tol)(RootState(state.point, state.moments))
+    return is_root(state.point, state.moments, tol)
 
 
-def ascent_step(moments: EquationMoments) -> Tensor:
+def compute_ascent_step(moments: EquationMoments) -> Tensor:
     """Newton's step with the absolute values of the curvature, so that it is always uphill."""
-    curvature, unit = scaled_curvature(moments)
+    curvature, unit = compute_scaled_curvature(moments)
     values, vectors = torch.linalg.eigh(curvature)
     size = values.abs().clamp(min=MIN_CURVATURE * max(float(values.abs().max()), 1e-300))
     return unit * (vectors @ ((vectors.mT @ (unit * moments.mean)) / size))
 
 
-def scaled_curvature(moments: EquationMoments) -> tuple[Tensor, Tensor]:
+def compute_scaled_curvature(moments: EquationMoments) -> tuple[Tensor, Tensor]:
     """The second derivative scaled to a diagonal of absolute value one, and the scales."""
     curvature = 0.5 * (moments.slope + moments.slope.mT)
     diagonal = curvature.diagonal().abs()
@@ -210,23 +193,26 @@ def m_estimate(
     values = _check_objective(objective, first, minimise)
     maxima, n_iter = _search_maxima(values, source, begin, max_iter, tol)
     best = max(range(len(maxima)), key=lambda j: maxima[j].value)
-    estimate = _build_estimate(
-        Equations(_row_gradients(values), source, None, groups), first, maxima[best], correction
-    )
-    estimate = replace(estimate, n_iter=n_iter[best], converged=is_stationary(maxima[best], NEAR_ZERO))
+    top = maxima[best]
+    read = None if groups is None else read_groups(groups, source, len(first.vector))
+    equations = Equations(_row_gradients(values), source, None, read)
+    meat = equations.estimate_meat(top.point, top.moments, centre=False)
+    found = SearchResult(top.point, top.moments, n_iter[best], is_stationary(top, NEAR_ZERO))
+    estimate = build_estimate("M-estimate", first, found, meat, equations.n_groups, correction)
+    _check_curvature(top)
     if likelihood:
-        estimate = replace(estimate, information=_information(maxima[best]))
+        estimate = replace(estimate, information=_invert_information(top))
     if len(maxima) == 1:
         return estimate
     error = estimate.covariance.diagonal().sqrt()
-    order = [maxima[best], *maxima[:best], *maxima[best + 1 :]]
-    points = distinct_points([top.point for top in order], error)
+    order = [top, *maxima[:best], *maxima[best + 1 :]]
+    points = select_distinct_points([one.point for one in order], error)
     if len(points) > 1:
         warn_caller(
             f"{len(points)} different maxima were found from {len(begin)} starts; the highest is taken, see .roots",
             EstimateWarning,
         )
-    return replace(estimate, roots=tuple(first.shaped(point) for point in points))
+    return replace(estimate, roots=tuple(first.restore_shape(point) for point in points))
 
 
 def _check_objective(
@@ -234,8 +220,8 @@ def _check_objective(
 ) -> RowFunction:
     """The user's function of a vector with its result checked, to be maximised."""
 
-    def values(vector: Tensor, rows: Tensor) -> Tensor:
-        result = objective(first.shaped(vector), rows)
+    def check_values(vector: Tensor, rows: Tensor) -> Tensor:
+        result = objective(first.restore_shape(vector), rows)
         if not isinstance(result, Tensor) or result.shape != (rows.shape[0],):
             shape = tuple(result.shape) if isinstance(result, Tensor) else type(result).__name__
             raise EquationError(
@@ -243,7 +229,7 @@ def _check_objective(
             )
         return -result.to(torch.float64) if minimise else result.to(torch.float64)
 
-    return values
+    return check_values
 
 
 def _row_gradients(values: RowFunction) -> RowFunction:
@@ -263,8 +249,8 @@ def _search_maxima(
     for one in begin:
         first = measure_objective(values, source, one.vector)
         if not first.is_finite():
-            raise EquationError(f"at the start {_bad_row(values, source, one.vector)}")
-        step = newton_ascent(lambda point: measure_objective(values, source, point), tol)
+            raise EquationError(f"at the start {_describe_bad_row(values, source, one.vector)}")
+        step = make_ascent_step(lambda point: measure_objective(values, source, point), tol)
         outcome = run(step, first, max_iter=max_iter)
         top = outcome.state
         if not is_stationary(top, tol):
@@ -274,13 +260,13 @@ def _search_maxima(
     return maxima, n_iter
 
 
-def _bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
+def _describe_bad_row(values: RowFunction, source: Source, point: Tensor) -> str:
     gradient = _row_gradients(values)
 
-    def both(vector: Tensor, rows: Tensor) -> Tensor:
+    def evaluate_both(vector: Tensor, rows: Tensor) -> Tensor:
         return torch.cat([values(vector, rows)[:, None], gradient(vector, rows)], dim=1)
 
-    return describe_bad_row(both, source, point, "the objective or its gradient")
+    return describe_bad_row(evaluate_both, source, point, "the objective or its gradient")
 
 
 def _check_maximum(top: AscentPoint, one: Parameters, n_iter: int) -> None:
@@ -308,32 +294,17 @@ def _check_maximum(top: AscentPoint, one: Parameters, n_iter: int) -> None:
     )
 
 
-def _build_estimate(equations: Equations, first: Parameters, top: AscentPoint, correction: bool) -> Estimate:
-    moments = top.moments
-    check_identified(moments.slope, first.names)
-    curvature, _ = scaled_curvature(moments)
+def _check_curvature(top: AscentPoint) -> None:
+    """Raise at a stationary point that is no maximum."""
+    curvature, _ = compute_scaled_curvature(top.moments)
     if is_stationary(top, NEAR_ZERO) and float(torch.linalg.eigvalsh(curvature)[-1]) > 0.0:
         raise NoRootError(
             "The gradient is zero at a saddle point or a minimum, not at a maximum: use another start."
         )
-    meat, n_groups = equations.meat(top.point, moments, centre=False)
-    factor = small_sample_factor(moments.weight, len(top.point), n_groups) if correction else 1.0
-    return Estimate(
-        theta=first.shaped(top.point),
-        names=first.names,
-        covariance=factor
-        * sandwich(moments.slope, meat, moments.weight, torch.diag(equilibrate(moments.slope)[0])),
-        method="M-estimate",
-        weight=moments.weight,
-        n_iter=0,
-        converged=True,
-        residual=float(residual_z(top.point, moments).max()),
-        n_groups=n_groups,
-    )
 
 
-def _information(top: AscentPoint) -> Tensor:
+def _invert_information(top: AscentPoint) -> Tensor:
     """Inverse of the observed information, (p, p)."""
-    curvature, unit = scaled_curvature(top.moments)
+    curvature, unit = compute_scaled_curvature(top.moments)
     inverse = torch.linalg.inv(-curvature) * unit * unit[:, None] / top.moments.weight
     return 0.5 * (inverse + inverse.mT)

@@ -25,11 +25,11 @@ from boxloop.fit.equations.averages import (
     describe_bad_row,
     describe_free_direction,
     equilibrate,
-    group_outer,
     measure_equations,
     read_groups,
     sandwich,
     small_sample_factor,
+    sum_group_products,
 )
 from boxloop.fit.equations.estimate import (
     EquationError,
@@ -63,16 +63,10 @@ class RootState:
     is_stuck: bool = False
 
 
-def newton(
+def make_newton_step(
     measure: MeasureFunction, whiten: Tensor, is_settled: Callable[[RootState], bool]
 ) -> Callable[[RootState], Iteration[RootState]]:
-    """An iteration of the safeguarded search, for :func:`boxloop.loop.run`.
-
-    Args:
-        measure: mean equations and slope at a point.
-        whiten: C, (q, q), in which the size of the equations is measured.
-        is_settled: whether a state is a solution.
-    """
+    """An iteration of the safeguarded search; C, (q, q), is the unit in which the equations are measured."""
 
     def step(state: RootState) -> Iteration[RootState]:
         residual = whiten @ state.moments.mean
@@ -80,9 +74,9 @@ def newton(
         if is_settled(state):
             return Iteration(state, -length, final=True)
         slope = whiten @ state.moments.slope
-        is_calm = _step_length_test(whiten, state.moments)
+        is_calm = _make_step_length_test(whiten, state.moments)
         best: tuple[bool, RootState] | None = None
-        for move, gain in candidate_steps(slope, residual):
+        for move, gain in propose_steps(slope, residual):
             trial = measure(state.point + move)
             if not trial.is_finite():
                 continue
@@ -90,7 +84,7 @@ def newton(
             fall = length**2 - float((whiten @ trial.mean).norm()) ** 2
             if calm and (
                 (gain > 0.0 and fall >= SUFFICIENT_DECREASE * gain)
-                or _lowers_gradient(whiten, state.moments, trial)
+                or _has_lower_gradient(whiten, state.moments, trial)
             ):
                 return Iteration(candidate, -length)
             rival = state.moments if best is None or calm > best[0] else best[1].moments
@@ -104,37 +98,38 @@ def newton(
     return step
 
 
-def _step_length_test(whiten: Tensor, moments: EquationMoments) -> Callable[[EquationMoments], bool]:
+def _make_step_length_test(whiten: Tensor, moments: EquationMoments) -> Callable[[EquationMoments], bool]:
     """A test that the step after a step would not be much longer, which distinguishes roots from flat regions."""
     slope = whiten @ moments.slope
     unit = slope.norm(dim=0)
-    stride = float((unit * next(candidate_steps(slope, whiten @ moments.mean))[0]).norm())
+    stride = float((unit * next(propose_steps(slope, whiten @ moments.mean))[0]).norm())
 
-    def calm(trial: EquationMoments) -> bool:
+    def is_calm(trial: EquationMoments) -> bool:
         if slope.shape[0] > slope.shape[1]:
             return True
-        ahead = next(candidate_steps(whiten @ trial.slope, whiten @ trial.mean))[0]
+        ahead = next(propose_steps(whiten @ trial.slope, whiten @ trial.mean))[0]
         return float((unit * ahead).norm()) <= STEP_GROWTH * stride
 
-    return calm
+    return is_calm
 
 
-def _lowers_gradient(whiten: Tensor, moments: EquationMoments, trial: EquationMoments) -> bool:
+def _has_lower_gradient(whiten: Tensor, moments: EquationMoments, trial: EquationMoments) -> bool:
     """Whether the gradient falls, near a minimum where a decrease is below rounding error."""
     before, after = (float((whiten @ one.mean).norm()) for one in (moments, trial))
     if moments.slope.shape[0] == moments.slope.shape[1] or after > (1.0 + 1e-12) * before:
         return False
-    return bool(scaled_gradient(whiten, trial).norm() < 0.5 * scaled_gradient(whiten, moments).norm())
+    slope, fresh = (compute_scaled_gradient(whiten, one).norm() for one in (moments, trial))
+    return bool(fresh < 0.5 * slope)
 
 
-def scaled_gradient(whiten: Tensor, moments: EquationMoments) -> Tensor:
+def compute_scaled_gradient(whiten: Tensor, moments: EquationMoments) -> Tensor:
     """Gradient of half the squared whitened equations, per unit of their change with each parameter, (p,)."""
     slope, residual = whiten @ moments.slope, whiten @ moments.mean
     length = slope.norm(dim=0)
     return (slope.mT @ residual) / torch.where(length > 0, length, 1.0)
 
 
-def candidate_steps(slope: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, float]]:
+def propose_steps(slope: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, float]]:
     """Steps to try, the full one first, each with the decrease of the squared length in the linear model."""
     length = slope.norm(dim=0)
     unit = torch.where(length > 0, 1.0 / length.clamp(min=1e-300), 0.0)
@@ -153,27 +148,22 @@ def candidate_steps(slope: Tensor, residual: Tensor) -> Iterator[tuple[Tensor, f
         yield full * longer, 0.0
 
 
-def root_test(tol: float) -> Callable[[RootState], bool]:
-    """A test that every mean equation is zero, within ``tol`` standard errors or rounding."""
-    return lambda state: bool((residual_z(state.point, state.moments) <= tol).all())
+def is_root(point: Tensor, moments: EquationMoments, tol: float) -> bool:
+    """Whether every mean equation is zero, within ``tol`` standard errors or rounding."""
+    return bool((standardise_residuals(point, moments) <= tol).all())
 
 
-def residual_z(point: Tensor, moments: EquationMoments) -> Tensor:
+def standardise_residuals(point: Tensor, moments: EquationMoments) -> Tensor:
     """Absolute mean equations in units of their standard errors, (q,); 0 within rounding error."""
     noise = ROUNDING * (moments.slope.abs() @ point.abs())
     return torch.where(moments.mean.abs() <= noise, 0.0, moments.z.abs())
 
 
-def minimum_test(whiten: Tensor, tol: float) -> Callable[[RootState], bool]:
-    """A test that the squared length of the whitened equations is minimal."""
-
-    def is_settled(state: RootState) -> bool:
-        moments = state.moments
-        left = float(scaled_gradient(whiten, moments).abs().max())
-        noise = ROUNDING * float(((whiten @ moments.slope).abs() @ state.point.abs()).norm())
-        return moments.weight**0.5 * left <= tol or left <= noise
-
-    return is_settled
+def is_minimum(point: Tensor, moments: EquationMoments, whiten: Tensor, tol: float) -> bool:
+    """Whether the squared length of the whitened equations is minimal."""
+    left = float(compute_scaled_gradient(whiten, moments).abs().max())
+    noise = ROUNDING * float(((whiten @ moments.slope).abs() @ point.abs()).norm())
+    return moments.weight**0.5 * left <= tol or left <= noise
 
 
 NEAR_ZERO = 1e-4
@@ -202,38 +192,24 @@ def find_root(
     max_iter: int,
     tol: float,
     stepped: bool = False,
-    bad: Callable[[Tensor], str],
+    describe_bad: Callable[[Tensor], str],
 ) -> SearchResult:
-    """Root of as many mean equations as parameters.
-
-    Args:
-        measure: mean equations and slope at a point.
-        start: (p,).
-        names: of the parameters.
-        max_iter: most iterations.
-        tol: largest mean equation, in units of its standard error.
-        stepped: whether the equations are discontinuous, so that an exact root need not exist.
-        bad: describes the row at which the equations are not finite.
-
-    Raises:
-        EquationError: the equations are not finite at the start.
-        NoRootError: the search ended at a point that is no root, and no step from it helps.
-    """
-    first = measure_start(measure, start, bad)
+    """Root of as many mean equations as parameters; ``stepped`` for discontinuous ones, which need no exact root."""
+    first = measure_start(measure, start, describe_bad)
     whiten = torch.diag(1.0 / first.size)
-    is_settled = root_test(tol)
-    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
+    step = make_newton_step(measure, whiten, lambda state: is_root(state.point, state.moments, tol))
+    outcome = run(step, RootState(start, first), max_iter=max_iter)
     state, n_iter = outcome.state, outcome.n_iter - int(outcome.converged)
-    if is_settled(state):
+    if is_root(state.point, state.moments, tol):
         return SearchResult(state.point, state.moments, n_iter, True)
-    left, p = residual_z(state.point, state.moments), len(start)
+    left, p = standardise_residuals(state.point, state.moments), len(start)
     worst = float(left.max())
     enough = max(STEP_TOLERANCE, 6.0 * p / state.moments.weight**0.5) if stepped else NEAR_ZERO
     if worst <= enough and (state.is_stuck or stepped):
         return SearchResult(state.point, state.moments, n_iter, True)
     # Where the length of the equations is minimal, more iterations would not help.
-    length, slope = (whiten @ state.moments.mean).norm(), scaled_gradient(whiten, state.moments).norm()
-    if state.is_stuck or float(slope) <= 1e-3 * float(length):
+    slope = compute_scaled_gradient(whiten, state.moments).norm()
+    if state.is_stuck or float(slope) <= 1e-3 * float((whiten @ state.moments.mean).norm()):
         raise NoRootError(_describe_failure(state, names))
     warn_caller(
         f"The search for a root did not converge in {n_iter} iterations: the mean of equation "
@@ -243,11 +219,13 @@ def find_root(
     return SearchResult(state.point, state.moments, n_iter, False)
 
 
-def measure_start(measure: MeasureFunction, start: Tensor, bad: Callable[[Tensor], str]) -> EquationMoments:
+def measure_start(
+    measure: MeasureFunction, start: Tensor, describe_bad: Callable[[Tensor], str]
+) -> EquationMoments:
     """Moments at the start, which must be finite."""
     first = measure(start)
     if not first.is_finite():
-        raise EquationError(f"at the start {bad(start)}")
+        raise EquationError(f"at the start {describe_bad(start)}")
     return first
 
 
@@ -260,20 +238,14 @@ def find_minimum(
     max_iter: int,
     tol: float,
 ) -> SearchResult:
-    """Minimum of the squared whitened mean equations, more of them than parameters.
-
-    Args:
-        measure: mean equations and slope at a point.
-        whiten: (q, q).
-        start: (p,).
-        first: moments at the start.
-        max_iter: most iterations.
-        tol: error of a parameter at the minimum, in standard errors.
-    """
-    is_settled = minimum_test(whiten, tol)
-    outcome = run(newton(measure, whiten, is_settled), RootState(start, first), max_iter=max_iter)
+    """Minimum of the squared whitened mean equations, more of them than parameters."""
+    step = make_newton_step(
+        measure, whiten, lambda state: is_minimum(state.point, state.moments, whiten, tol)
+    )
+    outcome = run(step, RootState(start, first), max_iter=max_iter)
     state, n_iter = outcome.state, outcome.n_iter - int(outcome.converged)
-    done = is_settled(state) or (state.is_stuck and minimum_test(whiten, NEAR_ZERO)(state))
+    enough = max(tol, NEAR_ZERO) if state.is_stuck else tol
+    done = is_minimum(state.point, state.moments, whiten, enough)
     if not done:
         warn_caller(
             f"The weighted equations did not reach their minimum in {n_iter} iterations: raise max_iter",
@@ -282,7 +254,7 @@ def find_minimum(
     return SearchResult(state.point, state.moments, n_iter, done)
 
 
-def distinct_points(points: Sequence[Tensor], error: Tensor) -> list[Tensor]:
+def select_distinct_points(points: Sequence[Tensor], error: Tensor) -> list[Tensor]:
     """The points that differ, in units of the parameters' standard errors."""
     distinct: list[Tensor] = []
     unit = torch.where(error > 0, error, 1.0)
@@ -293,7 +265,7 @@ def distinct_points(points: Sequence[Tensor], error: Tensor) -> list[Tensor]:
 
 
 def _describe_failure(state: RootState, names: Sequence[str]) -> str:
-    moments, z = state.moments, residual_z(state.point, state.moments)
+    moments, z = state.moments, standardise_residuals(state.point, state.moments)
     worst = int(z.argmax())
     place = ", ".join(f"{name} = {float(value):.6g}" for name, value in zip(names[:6], state.point))
     text = (
@@ -329,21 +301,10 @@ def solve_weighted(
     max_iter: int,
     tol: float,
 ) -> WeightedSearch:
-    r"""Minimise the weighted square of the mean equations.
-
-    .. math:: \hat\theta = \arg\min_\theta \bar\psi(\theta)^\top W \bar\psi(\theta)
+    r"""Minimise :math:`\bar\psi(\theta)^\top W \bar\psi(\theta)`, W from the covariance of the equations (Hansen 1982).
 
     W is diagonal in the first step, with the inverse variances of the equations; then the inverse of their
-    covariance at the last estimate, which is efficient (Hansen 1982).
-
-    Args:
-        measure: mean equations and slope at a point.
-        start: (p,).
-        first: moments at the start.
-        meat: covariance of the equations at the end of a search, (q, q), including that of a simulation.
-        steps: ``one``, ``two``, or ``iterated`` until the weighting no longer changes the estimate.
-        max_iter: most iterations of each search, and most changes of weighting.
-        tol: error of a parameter, in standard errors.
+    covariance at the last estimate, which is efficient. ``meat`` is that covariance at the end of a search.
     """
     whiten = torch.diag(1.0 / _standard_deviations(meat(None)))
     search = find_minimum(measure, whiten, start, first, max_iter=max_iter, tol=tol)
@@ -361,12 +322,7 @@ def solve_weighted(
 
 
 def hansen_test(weighed: WeightedSearch, p: int) -> JTest:
-    r"""Hansen's test of over-identification.
-
-    .. math:: J = n\, \bar\psi(\hat\theta)^\top S^{-1} \bar\psi(\hat\theta) \sim \chi^2_{q - p}
-
-    The distribution holds for the efficient weighting, ``steps`` two or iterated.
-    """
+    r"""Hansen's :math:`J = n \bar\psi^\top S^{-1} \bar\psi \sim \chi^2_{q - p}`, for ``steps`` two or iterated."""
     moments = weighed.found.moments
     statistic = moments.weight * float((whitening_matrix(weighed.meat) @ moments.mean).square().sum())
     degrees = len(moments.mean) - p
@@ -379,9 +335,9 @@ def whitening_matrix(covariance: Tensor) -> Tensor:
     correlation = covariance / deviations / deviations[:, None]
     values, vectors = torch.linalg.eigh(correlation)
     if float(values[0]) <= DEPENDENCE_TOLERANCE * float(values[-1]):
-        raise EquationError(
-            f"The equations are linearly dependent: {_describe_combination(vectors[:, 0])} does not vary"
-        )
+        parts: Sequence[int] = torch.nonzero(vectors[:, 0].abs() > 1e-3)[:4, 0].tolist()
+        combination = " ".join(f"{float(vectors[j, 0]):+.2g} x equation {j}" for j in parts)
+        raise EquationError(f"The equations are linearly dependent: {combination} does not vary")
     factor = torch.linalg.cholesky(correlation)
     eye = torch.eye(len(deviations), dtype=factor.dtype)
     return torch.linalg.solve_triangular(factor, eye, upper=False) / deviations
@@ -395,11 +351,6 @@ def _standard_deviations(covariance: Tensor) -> Tensor:
             f"by its standard error"
         )
     return deviations
-
-
-def _describe_combination(vector: Tensor) -> str:
-    parts: Sequence[int] = torch.nonzero(vector.abs() > 1e-3)[:, 0].tolist()
-    return " ".join(f"{float(vector[j]):+.2g} x equation {j}" for j in parts[:4])
 
 
 @single_threaded
@@ -472,54 +423,62 @@ def z_estimate(
     check_callable(psi, "psi", "parameters and rows")
     begin = [read_start(one, names) for one in (start, *starts)]
     first = begin[0]
-    values = check_function(lambda vector, rows: psi(first.shaped(vector), rows), len(first.vector))
-    equations = Equations(values, source, _check_smooth(smooth, len(first.vector)), groups)
-    if equations.width(first.vector) > len(first.vector):
+    values = check_function(lambda vector, rows: psi(first.restore_shape(vector), rows), len(first.vector))
+    read = None if groups is None else read_groups(groups, source, len(first.vector))
+    equations = Equations(values, source, _check_smooth(smooth, len(first.vector)), read)
+    if equations.count_equations(first.vector) > len(first.vector):
         if starts:
             raise ValueError("starts are for as many equations as parameters; give a single start")
         return _estimate_weighted(equations, first, steps, correction, max_iter, tol)
     searches = _search_roots(equations, begin, max_iter, tol)
-    estimate = _build_estimate(equations, first, searches[0], correction)
+    found = searches[0]
+    meat = equations.estimate_meat(found.point, found.moments, centre=False)
+    estimate = build_estimate("Z-estimate", first, found, meat, equations.n_groups, correction)
     if len(searches) == 1:
         return estimate
     error = estimate.covariance.diagonal().sqrt()
-    roots = distinct_points([one.point for one in searches if one.converged], error)
+    roots = select_distinct_points([one.point for one in searches if one.converged], error)
     if len(roots) > 1:
         warn_caller(
             f"{len(roots)} different roots were found from {len(begin)} starts; see .roots", EstimateWarning
         )
-    return replace(estimate, roots=tuple(first.shaped(root) for root in roots))
+    return replace(estimate, roots=tuple(first.restore_shape(root) for root in roots))
 
 
 @dataclass(frozen=True)
 class Equations:
-    """Equations over a source, with smoothing steps and groups."""
+    """Equations over a source, with smoothing steps, the group of each row and the number of groups."""
 
     values: RowFunction
     source: Source
     smooth: Tensor | None = None
-    groups: object = None
+    groups: tuple[Tensor, int] | None = None
+
+    @property
+    def n_groups(self) -> int | None:
+        """None where rows are independent."""
+        return None if self.groups is None else self.groups[1]
 
     def measure(self, point: Tensor) -> EquationMoments:
         """Moments of the equations at a point."""
         return measure_equations(self.values, self.source, point, self.smooth)
 
-    def width(self, point: Tensor) -> int:
-        """Number of equations."""
+    def count_equations(self, point: Tensor) -> int:
+        """Number of equations, from one row."""
         row, _ = next(iter(self.source.chunks(1)))
         with torch.no_grad():
             return self.values(point.to(row.device), row).shape[1]
 
-    def bad(self, point: Tensor) -> str:
+    def describe_bad_row(self, point: Tensor) -> str:
         """A sentence about the first row at which the equations are not finite."""
         return describe_bad_row(self.values, self.source, point)
 
-    def meat(self, point: Tensor, moments: EquationMoments, centre: bool) -> tuple[Tensor, int | None]:
-        """Covariance of the equations of one row, (q, q), and the number of groups."""
+    def estimate_meat(self, point: Tensor, moments: EquationMoments, centre: bool) -> Tensor:
+        """Covariance of the equations of one row, (q, q), or of one group per row."""
         if self.groups is None:
-            return (moments.centred if centre else moments.second), None
-        groups, count = read_groups(self.groups, self.source, len(point))
-        return group_outer(self.values, self.source, point, groups, moments.mean if centre else None), count
+            return moments.centred if centre else moments.second
+        mean = moments.mean if centre else None
+        return sum_group_products(self.values, self.source, point, self.groups[0], mean)
 
 
 def _check_smooth(smooth: float | Sequence[float] | Tensor | None, p: int) -> Tensor | None:
@@ -546,7 +505,7 @@ def _search_roots(
                     max_iter=max_iter,
                     tol=tol,
                     stepped=equations.smooth is not None,
-                    bad=equations.bad,
+                    describe_bad=equations.describe_bad_row,
                 )
             )
         except NoRootError as error:
@@ -556,43 +515,50 @@ def _search_roots(
     return searches
 
 
-def _build_estimate(
-    equations: Equations, first: Parameters, search: SearchResult, correction: bool
+def build_estimate(
+    method: str,
+    start: Parameters,
+    search: SearchResult,
+    meat: Tensor,
+    n_groups: int | None,
+    correction: bool,
+    whiten: Tensor | None = None,
+    j_test: JTest | None = None,
 ) -> Estimate:
+    """The end of a search as an estimate, with sandwich errors from the covariance ``meat`` of the equations."""
     moments = search.moments
-    check_identified(moments.slope, first.names)
-    meat, n_groups = equations.meat(search.point, moments, centre=False)
-    whiten = torch.diag(equilibrate(moments.slope)[0])
+    check_identified(moments.slope, start.names)
+    if whiten is None:
+        whiten = torch.diag(equilibrate(moments.slope)[0])
     factor = small_sample_factor(moments.weight, len(search.point), n_groups) if correction else 1.0
     return Estimate(
-        theta=first.shaped(search.point),
-        names=first.names,
+        theta=start.restore_shape(search.point),
+        names=start.names,
         covariance=factor * sandwich(moments.slope, meat, moments.weight, whiten),
-        method="Z-estimate",
+        method=method,
         weight=moments.weight,
         n_iter=search.n_iter,
         converged=search.converged,
-        residual=float(residual_z(search.point, moments).max()),
+        residual=float(standardise_residuals(search.point, moments).max()),
         n_groups=n_groups,
+        j_test=j_test,
     )
 
 
 def _estimate_weighted(
     equations: Equations, first: Parameters, steps: Steps, correction: bool, max_iter: int, tol: float
 ) -> Estimate:
-    start = measure_start(equations.measure, first.vector, equations.bad)
+    start = measure_start(equations.measure, first.vector, equations.describe_bad_row)
 
-    def meat(found: SearchResult | None) -> Tensor:
+    def estimate_meat(found: SearchResult | None) -> Tensor:
         point, moments = (first.vector, start) if found is None else (found.point, found.moments)
-        return equations.meat(point, moments, centre=True)[0]
+        return equations.estimate_meat(point, moments, centre=True)
 
-    done = solve_weighted(equations.measure, first.vector, start, meat, steps, max_iter=max_iter, tol=tol)
-    estimate = _build_estimate(equations, first, done.found, correction=False)
-    moments, p = done.found.moments, len(first.vector)
-    factor = small_sample_factor(moments.weight, p, estimate.n_groups) if correction else 1.0
-    return replace(
-        estimate,
-        covariance=factor * sandwich(moments.slope, done.meat, moments.weight, done.whiten),
-        method=f"weighted equations, {STEP_NAMES[steps]},",
-        j_test=None if steps == "one" else hansen_test(done, p),
+    done = solve_weighted(
+        equations.measure, first.vector, start, estimate_meat, steps, max_iter=max_iter, tol=tol
+    )
+    method = f"weighted equations, {STEP_NAMES[steps]},"
+    test = None if steps == "one" else hansen_test(done, len(first.vector))
+    return build_estimate(
+        method, first, done.found, done.meat, equations.n_groups, correction, done.whiten, test
     )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.optim import Optimizer
 
-from boxloop.concerns import ORDER, Concern, Level, worst_first
+from boxloop.concerns import ORDER, Concern, Level, sort_by_level
 from boxloop.criticise import (
     ClassificationScores,
     Difference,
@@ -95,7 +95,7 @@ class Audit:
         """The findings of all checks, worst first; then checks that did not run, and good results."""
         checks = (self.trajectory, self.last_layer, self.chains, self.weight_decay, self.held_out)
         found = [concern for check in checks if check is not None for concern in check.concerns]
-        return worst_first((*found, *self.skipped))
+        return sort_by_level((*found, *self.skipped))
 
     @property
     def level(self) -> Level:

@@ -24,7 +24,7 @@ from boxloop.networks.audit.chains import BAD_DISTANCE, BAD_FACTOR, GOOD_DISTANC
 from boxloop.networks.distribution import Component, WeightDistribution
 from boxloop.networks.function import Buffers
 from boxloop.networks.methods.laplace import LastLayerPosterior
-from boxloop.numeric import relative_error, wasserstein
+from boxloop.numeric import relative_error, wasserstein_distance
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -151,7 +151,7 @@ def check_last_layer(component: Component, exact: LastLayerPosterior, X: Any, ki
     gap, ratio = mean - exact_mean, float(covariance.trace() / exact_covariance.trace())
     distance = math.nan
     if size <= MAX_WASSERSTEIN:
-        distance = wasserstein(covariance, exact_covariance, mean, exact_mean)
+        distance = wasserstein_distance(covariance, exact_covariance, mean, exact_mean)
     return LastLayerCheck(
         kind=kind,
         only_last=component.layout.size == size,
