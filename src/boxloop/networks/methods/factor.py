@@ -72,7 +72,8 @@ class FactorEM:
     def __post_init__(self) -> None:
         if self.rank < 1:
             raise ValueError(f"rank must be at least 1, got {self.rank}")
-        StreamSettings(self.schedule, self.warmup, self.variant, self.refresh or 1, True, 0.0)  # checks them
+        refresh = 1 if self.refresh is None else self.refresh
+        StreamSettings(self.schedule, self.warmup, self.variant, refresh, True, 0.0)  # checks its arguments
 
     min_vectors = 2
     """Two, the fewest that have a variance."""
