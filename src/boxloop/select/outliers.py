@@ -226,7 +226,8 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
 
         For rows from the distribution of the calibration rows, the chance of one at most t is at most t, for every t.
         """
-        return conformal_p_values(self.calibration_scores_, self.score_samples(X))
+        scores = self.score_samples(X)  # first, since it says when there is no fit
+        return conformal_p_values(self.calibration_scores_, scores)
 
     def reasons(self, X: Any, top: int = 3) -> Any:
         r"""Which columns make each row unusual.
