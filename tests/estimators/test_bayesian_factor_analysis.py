@@ -19,7 +19,7 @@ from boxloop.distributions import FactorPrior
 from boxloop.estimators import BayesianFactorAnalysis
 from boxloop.fit import Plan, fit_variational_factor
 from boxloop.numeric import generator
-from boxloop.sample import Scatter, make_factor_kernel, start_factors, unpack_factors
+from boxloop.sample import ScatterStatistics, make_factor_kernel, start_factors, unpack_factors
 from estimators.cases import assert_same
 from fit.equation_cases import Chunked
 
@@ -186,7 +186,7 @@ def test_deviations_beside_those_of_gibbs_draws() -> None:
     rows = torch.from_numpy((X - X.mean(0)) / X.std(0))
     fitted = BayesianFactorAnalysis(1).fit(rows.numpy())
     prior = FactorPrior.around(rows.mean(0), rows.var(0), 1)
-    kernel = make_factor_kernel(Scatter.from_rows(rows), prior)
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), prior)
     stream = generator(0)
     state = kernel.init(start_factors(prior, 40, stream))
     path = advance(kernel, state, 300, stream).position[100:].reshape(-1, 18)

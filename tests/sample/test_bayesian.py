@@ -13,7 +13,7 @@ import boxloop
 from boxloop.distributions import FactorPrior, MixturePrior
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
-    Scatter,
+    ScatterStatistics,
     make_factor_kernel,
     make_mixture_kernel,
     sample_density,
@@ -53,7 +53,7 @@ def test_density_is_in_the_units_of_the_rows(covariance: str) -> None:
 def test_density_of_factors_is_in_the_units_of_the_rows() -> None:
     X = factors() * [1.0, 10.0, 0.1, 3.0, 1.0]
     found = sample_factors(X, 2, draws=10, warmup=5, random_state=0)
-    kernel = make_factor_kernel(Scatter.from_rows(torch.from_numpy(X)), found.prior)
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(torch.from_numpy(X)), found.prior)
     assert_close(kernel.init(found.draws.positions[-1]).log_density, found.draws.log_density[-1], **EXACT)
 
 

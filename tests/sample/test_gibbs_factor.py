@@ -14,8 +14,8 @@ from boxloop.distributions import FactorPrior, InverseGamma, LowRankGaussian, wi
 from boxloop.numeric import generator, normal
 from boxloop.sample import (
     FactorConditional,
-    Factors,
-    Scatter,
+    FactorParameters,
+    ScatterStatistics,
     draw_latent_sums,
     factor_conditional,
     make_factor_kernel,
@@ -36,10 +36,10 @@ def make_prior(k: int = 2, d: int = 4) -> FactorPrior:
     return FactorPrior(line - 1.0, line.flip(0), line, noise, k)
 
 
-def draw_tables(prior: FactorPrior, c: int, n: int, seed: int = 0) -> tuple[Factors, Tensor]:
+def draw_tables(prior: FactorPrior, c: int, n: int, seed: int = 0) -> tuple[FactorParameters, Tensor]:
     """c models and n rows of each, (c, n, d)."""
     stream = generator(seed)
-    values = Factors(*prior.draw(c, stream))
+    values = FactorParameters(*prior.draw(c, stream))
     d, k = values.loadings.shape[1:]
     z, noise = normal((c, n, k), stream), normal((c, n, d), stream)
     return values, values.mean[:, None] + z @ values.loadings.mT + values.noise.sqrt()[:, None] * noise
@@ -59,7 +59,7 @@ def looks(rows: Tensor):
 
 
 def test_positions_come_back() -> None:
-    values = Factors(*make_prior().draw(6, generator(0)))
+    values = FactorParameters(*make_prior().draw(6, generator(0)))
     position = pack_factors(values)
     for a, b in zip(unpack_factors(position, 4), values, strict=True):
         assert_close(a, b)
@@ -70,7 +70,7 @@ def test_positions_come_back() -> None:
 def test_stored_density_is_that_of_the_parameters(n: int) -> None:
     prior = make_prior()
     _, rows = draw_tables(prior, 1, n)
-    kernel = make_factor_kernel(Scatter.from_rows(rows[0]), prior)
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(rows[0]), prior)
     chains = advance(kernel, kernel.init(start_factors(prior, 3, generator(1))), 4, generator(2)).chains
     assert_close(kernel.init(chains.position).log_density, chains.log_density, **EXACT)
     values = unpack_factors(chains.position, 4)
@@ -85,7 +85,7 @@ def test_rotation_does_not_change_the_density() -> None:
     prior = make_prior()
     values, rows = draw_tables(prior, 1, 20)
     turn = torch.linalg.qr(normal((2, 2), generator(3)))[0]
-    kernel = make_factor_kernel(Scatter.from_rows(rows[0]), prior)
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(rows[0]), prior)
     turned = values._replace(loadings=values.loadings @ turn)
     first, second = kernel.init(pack_factors(values)), kernel.init(pack_factors(turned))
     assert_close(first.log_density, second.log_density, **EXACT)
@@ -97,8 +97,8 @@ def test_moments_are_as_good_as_rows() -> None:
     start = start_factors(prior, 3, generator(4))
     paths = []
     for seen in (
-        Scatter.from_rows(rows),
-        Scatter.from_covariance(rows.mean(0), rows.T.cov(correction=0), 30),
+        ScatterStatistics.from_rows(rows),
+        ScatterStatistics.from_covariance(rows.mean(0), rows.T.cov(correction=0), 30),
     ):
         kernel = make_factor_kernel(seen, prior)
         paths.append(advance(kernel, kernel.init(start), 3, generator(5)).position)
@@ -110,7 +110,7 @@ def test_sums_of_factors_have_the_law_of_the_rows(n: int) -> None:
     """Sums drawn from the scatter alone, beside sums over factors drawn row by row; false alarms as in scores."""
     prior, c = make_prior(), 40_000
     values, rows = draw_tables(prior, 1, n)
-    seen = Scatter.from_rows(rows[0])
+    seen = ScatterStatistics.from_rows(rows[0])
     looked, _ = factor_conditional(seen, seen.root.square().sum(-2), values)
     many = FactorConditional(*(leaf.expand(c, *leaf.shape[1:]) for leaf in looked))
     latent = draw_latent_sums(seen, many, generator(6))
@@ -137,7 +137,7 @@ def test_the_joint_law_stays(k: int, d: int, n: int) -> None:
     """Geweke's test over 10,000 pairs; false alarms as in contract.scores."""
     prior = make_prior(k, d)
     values, rows = draw_tables(prior, 10_000, n)
-    kernel = make_factor_kernel(Scatter.from_rows(rows), prior)
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), prior)
     assert_scores(joint_scores(kernel, pack_factors(values), looks(rows)))
 
 
@@ -148,7 +148,7 @@ def test_a_flat_prior_of_means() -> None:
         prior.centre, torch.full_like(prior.mean_variance, torch.inf), prior.loading, prior.noise, 2
     )
     rows = draw_tables(prior, 1, 40)[1][0]
-    kernel = make_factor_kernel(Scatter.from_rows(rows), flat)
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), flat)
     chains = advance(kernel, kernel.init(start_factors(flat, 4000, generator(8))), 40, generator(9)).chains
     mean = unpack_factors(chains.position, 4).mean
     assert_scores(mean_scores(mean, rows.mean(0)))
@@ -196,7 +196,7 @@ def test_planted_bugs_break_the_joint_law(bug: str, monkeypatch: pytest.MonkeyPa
     loading = prior.loading * 1.3 if bug == "loadings" else prior.loading
     wrong = FactorPrior(prior.centre, prior.mean_variance, loading, noise, 2)
     scores = joint_scores(
-        make_factor_kernel(Scatter.from_rows(rows), wrong), pack_factors(values), looks(rows)
+        make_factor_kernel(ScatterStatistics.from_rows(rows), wrong), pack_factors(values), looks(rows)
     )
     with pytest.raises(AssertionError, match="z-score"):
         assert_scores(scores)
@@ -215,8 +215,8 @@ def test_ranks_are_uniform(simulations: int) -> None:
     """Simulation-based calibration. Four p-values: one below 1e-5 in 1 run of 25,000."""
     prior = make_prior()
     values, rows = draw_tables(prior, simulations, 25, seed=1)
-    start = pack_factors(Factors(*prior.draw(simulations, generator(2))))
-    kernel = make_factor_kernel(Scatter.from_rows(rows), prior)
+    start = pack_factors(FactorParameters(*prior.draw(simulations, generator(2))))
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), prior)
     rank = ranks(kernel, pack_factors(values), start, label_free, draws=31, thin=8, burn=100)
     assert min(uniform_chances(rank, 31)) > 1e-5
 
@@ -226,7 +226,7 @@ def test_ranks_show_a_wrong_posterior() -> None:
     values, rows = draw_tables(prior, 500, 25, seed=1)
     noise = InverseGamma(prior.noise.shape + 6.0, prior.noise.rate)
     wrong = FactorPrior(prior.centre, prior.mean_variance, prior.loading, noise, 2)
-    kernel = make_factor_kernel(Scatter.from_rows(rows), wrong)
+    kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), wrong)
     position = pack_factors(values)
     rank = ranks(kernel, position, position, label_free, draws=31, thin=8, burn=100)
     assert min(uniform_chances(rank, 31)) < 1e-5

@@ -21,7 +21,7 @@ from boxloop.sample import (
     PseudoMarginal,
     RandomWalk,
     Target,
-    TrajectoryEnd,
+    TrajectoryEnds,
     apply_metric_transpose,
 )
 from sample.cases import ESTIMATES, KERNELS, NOISE, RULES, SLOPES, Gaussian
@@ -99,7 +99,7 @@ def test_density_is_evaluated_once_a_proposal(name: str) -> None:
         pytest.skip("has a function of its own")
     kernel = KERNELS[name](gaussian, "metropolis").kernel(Target(counted))
     path = advance(kernel, kernel.init(gaussian.draw(5, generator(0))), 30, generator(1))
-    leaps = [detail.gradients if isinstance(detail, TrajectoryEnd) else 1 for detail in path.details]
+    leaps = [detail.gradients if isinstance(detail, TrajectoryEnds) else 1 for detail in path.details]
     assert len(calls) == 1 + sum(leaps)
 
 

@@ -141,7 +141,7 @@ def pair_grid(
     figure = new_figure(1.2 + 1.9 * d, 1.0 + 1.8 * d)
     grid = figure.subplots(d, d, squeeze=False, sharex="col")
     for i in range(d):
-        _draw_column(grid[i, i], rows[:, i], weights, means[:, i], covariances[:, i, i])
+        _draw_column_density(grid[i, i], rows[:, i], weights, means[:, i], covariances[:, i, i])
         for j in range(i):
             both = [j, i]
             inner = covariances[:, both][:, :, both]
@@ -158,7 +158,7 @@ def pair_grid(
     return np.asarray(grid, dtype=object)
 
 
-def _draw_column(ax: Axes, values: Array, weights: Array, means: Array, variances: Array) -> None:
+def _draw_column_density(ax: Axes, values: Array, weights: Array, means: Array, variances: Array) -> None:
     """A column's histogram with the density of each component and of all."""
     finite = values[np.isfinite(values)]
     dress(ax, "")

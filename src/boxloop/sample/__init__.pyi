@@ -48,8 +48,8 @@ from .draws import Draws, SampleWarning, select_spaced_indices as select_spaced_
 from .factor_posterior import FactorPosterior, align_loadings as align_loadings, sample_factors
 from .kernels.factor_gibbs import (
     FactorConditional as FactorConditional,
-    Factors as Factors,
-    Scatter as Scatter,
+    FactorParameters as FactorParameters,
+    ScatterStatistics as ScatterStatistics,
     draw_latent_sums as draw_latent_sums,
     factor_conditional as factor_conditional,
     make_factor_kernel as make_factor_kernel,
@@ -59,7 +59,7 @@ from .kernels.factor_gibbs import (
     unpack_factors as unpack_factors,
 )
 from .kernels.gibbs import Gibbs, restrict_to_support as restrict_to_support
-from .kernels.hmc import HMC, OUTER as OUTER, TrajectoryEnd as TrajectoryEnd
+from .kernels.hmc import HMC, OUTER as OUTER, TrajectoryEnds as TrajectoryEnds
 from .kernels.independent import Independent, MetropolisHastings
 from .kernels.mala import MALA
 from .kernels.metropolis import (

@@ -33,7 +33,7 @@ from torch import Tensor
 
 from boxloop.average import Power, Running
 from boxloop.chain import Kernel, Path
-from boxloop.sample.kernels.hmc import HMC, MAX_GRADIENTS, TrajectoryEnd, is_divergent
+from boxloop.sample.kernels.hmc import HMC, MAX_GRADIENTS, TrajectoryEnds, is_divergent
 from boxloop.sample.kernels.metropolis import Metric, make_metric, measure_narrowest_width
 from boxloop.sample.target import Target
 from boxloop.tree import Tree
@@ -163,7 +163,7 @@ class TrajectoryLength(Tree):
 
 
 def measure_chees_criterion(
-    end: TrajectoryEnd, log_ratio: Tensor, metric: Tensor, centre: Tensor | None
+    end: TrajectoryEnds, log_ratio: Tensor, metric: Tensor, centre: Tensor | None
 ) -> tuple[float, float]:
     """dC / d log T and C of one trajectory of every chain; one with a non-finite end has weight zero."""
     finite = torch.isfinite(end.position).all(1) & torch.isfinite(log_ratio) & ~is_divergent(log_ratio)

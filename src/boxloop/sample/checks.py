@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 ROUNDING = 1e-12
 """Largest error of an exact check that rounding may cause."""
 
-Functions = Callable[[Tensor], Tensor]
+TestFunctions = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def check_reversible(
     *,
     states: Tensor | None = None,
     moves: Sequence[tuple[Any, float]] | None = None,
-    functions: Functions | None = None,
+    functions: TestFunctions | None = None,
     chains: int = 20_000,
     steps: int = 1,
     level: float = 1e-3,
@@ -233,7 +233,7 @@ def check_joint(
     chains: int = 5000,
     iterations: int = 10,
     steps: int = 1,
-    functions: Functions | None = None,
+    functions: TestFunctions | None = None,
     level: float = 1e-3,
     random_state: RandomState = 0,
     device: torch.device | str = "cpu",

@@ -24,8 +24,8 @@ from boxloop.numeric import RandomState, single_threaded, varimax
 from boxloop.sample.draws import NO_DRAWS, Draws, NamedQuantities, summarise_quantities
 from boxloop.sample.gibbs_posterior import GibbsPosterior, check_prior, check_rows, run_gibbs, start_generator
 from boxloop.sample.kernels.factor_gibbs import (
-    Factors,
-    Scatter,
+    FactorParameters,
+    ScatterStatistics,
     make_factor_kernel,
     pack_factors,
     start_factors,
@@ -125,7 +125,7 @@ def sample_factors(
 class _FactorData(Tree):
     """Statistics of the rows and the prior, in standard coordinates and in the units of the rows."""
 
-    rows: Scatter
+    rows: ScatterStatistics
     prior: FactorPrior
     standard_prior: FactorPrior
     origin: Tensor
@@ -153,7 +153,9 @@ class _FactorData(Tree):
         origin, scale = frame.origin, frame.scale
         unit = moments.scale / scale
         zero = torch.zeros_like(origin)
-        rows = Scatter.from_covariance(zero, unit[:, None] * moments.covariance * unit, source.n_rows)
+        rows = ScatterStatistics.from_covariance(
+            zero, unit[:, None] * moments.covariance * unit, source.n_rows
+        )
         if prior is None:
             standard = FactorPrior.around(zero, torch.ones_like(zero), n_factors)
             prior = standard.affine(origin, scale)
@@ -166,7 +168,9 @@ class _FactorData(Tree):
         """Draws in standard coordinates in the units of the rows; their density with respect to these."""
         mean, loadings, noise = unpack_factors(draws.positions.flatten(0, 1), len(self.names))
         scale = self.scale
-        rescaled = Factors(self.origin + scale * mean, scale[:, None] * loadings, scale.square() * noise)
+        rescaled = FactorParameters(
+            self.origin + scale * mean, scale[:, None] * loadings, scale.square() * noise
+        )
         times = self.rows.count + 1 + self.prior.n_factors + 2
         density = draws.log_density - times * scale.log().sum()
         positions = pack_factors(rescaled).reshape(draws.positions.shape)

@@ -22,9 +22,8 @@ the ratio of the loadings' prior.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Generator, Tensor
@@ -33,13 +32,14 @@ from torch.linalg import cholesky, solve_triangular
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.distributions import FactorPrior, wishart_root
 from boxloop.numeric import normal
+from boxloop.sample.kernels.metropolis import repeat_stream
 from boxloop.tree import Tree
 
 LOG_2PI = math.log(2 * math.pi)
 
 
 @dataclass(frozen=True)
-class Scatter(Tree):
+class ScatterStatistics(Tree):
     """Sufficient statistics of complete rows for factor analysis."""
 
     centre: Tensor  # mean of the rows, (d,); or (c, d), of a table for each chain
@@ -62,7 +62,7 @@ class Scatter(Tree):
         return cls.from_covariance(mean, centred.mT @ centred / rows.shape[-2], rows.shape[-2])
 
 
-class Factors(NamedTuple):
+class FactorParameters(NamedTuple):
     """Parameters of c models: mean (c, d), loadings (c, d, k), noise variances (c, d)."""
 
     mean: Tensor
@@ -90,18 +90,18 @@ class _LatentSums(NamedTuple):
         return self.inner + n * self.mean[..., :, None] * self.mean[..., None, :]
 
 
-def pack_factors(values: Factors) -> Tensor:
+def pack_factors(values: FactorParameters) -> Tensor:
     """Positions of c chains: mean, loadings row by row, log-noise; (c, d (k + 2))."""
     return torch.cat([values.mean, values.loadings.flatten(1), values.noise.log()], dim=1)
 
 
-def unpack_factors(position: Tensor, d: int) -> Factors:
+def unpack_factors(position: Tensor, d: int) -> FactorParameters:
     """The inverse of :func:`pack_factors`; leading axes stay."""
     mean, loadings, log_noise = position.split([d, position.shape[-1] - 2 * d, d], dim=-1)
-    return Factors(mean, loadings.unflatten(-1, (d, loadings.shape[-1] // d)), log_noise.exp())
+    return FactorParameters(mean, loadings.unflatten(-1, (d, loadings.shape[-1] // d)), log_noise.exp())
 
 
-def make_factor_kernel(rows: Scatter, prior: FactorPrior) -> Kernel:
+def make_factor_kernel(rows: ScatterStatistics, prior: FactorPrior) -> Kernel:
     r"""The Gibbs kernel of factor analysis: sums of factors, then mean, loadings and noise, then two flat moves.
 
     The density stored with a position is that of the parameters with the factors integrated out,
@@ -122,7 +122,7 @@ def make_factor_kernel(rows: Scatter, prior: FactorPrior) -> Kernel:
         >>> stream = generator(0)
         >>> rows = torch.randn(100, 4, generator=stream, dtype=torch.float64)
         >>> prior = FactorPrior.around(rows.mean(0), rows.var(0), 2)
-        >>> kernel = make_factor_kernel(Scatter.from_rows(rows), prior)
+        >>> kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), prior)
         >>> path = advance(kernel, kernel.init(start_factors(prior, 8, stream)), 10, stream)
         >>> path.position.shape
         torch.Size([10, 8, 16])
@@ -130,15 +130,12 @@ def make_factor_kernel(rows: Scatter, prior: FactorPrior) -> Kernel:
     d = rows.root.shape[-1]
     square = rows.root.square().sum(-2)
 
-    def evaluate(values: Factors) -> tuple[Tensor, tuple[Tensor, ...]]:
+    def evaluate(values: FactorParameters) -> tuple[Tensor, tuple[Tensor, ...]]:
         conditional, log_likelihood = factor_conditional(rows, square, values)
         return log_likelihood + prior.log_prob(*values), tuple(conditional)
 
     def init(position: Tensor) -> Chains:
         return Chains(position, *evaluate(unpack_factors(position, d)))
-
-    def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
-        return [stream] * n
 
     def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
         values = unpack_factors(chains.position, d)
@@ -148,7 +145,7 @@ def make_factor_kernel(rows: Scatter, prior: FactorPrior) -> Kernel:
         values, log_ratio = scale_factors(rows.count, prior, values, latent, stream)
         return Chains(pack_factors(values), *evaluate(values)), Info(detail=log_ratio)
 
-    return Kernel(init, noise, step)
+    return Kernel(init, repeat_stream, step)
 
 
 def start_factors(prior: FactorPrior, chains: int, stream: Generator) -> Tensor:
@@ -157,10 +154,12 @@ def start_factors(prior: FactorPrior, chains: int, stream: Generator) -> Tensor:
     dtype = prior.centre.dtype
     loadings = (prior.loading / (2 * k)).sqrt()[:, None] * normal((chains, d, k), stream, dtype)
     noise = prior.loading * (0.5 * normal((chains, d), stream, dtype)).exp()
-    return pack_factors(Factors(prior.centre.expand(chains, d), loadings, 0.5 * noise))
+    return pack_factors(FactorParameters(prior.centre.expand(chains, d), loadings, 0.5 * noise))
 
 
-def factor_conditional(rows: Scatter, square: Tensor, values: Factors) -> tuple[FactorConditional, Tensor]:
+def factor_conditional(
+    rows: ScatterStatistics, square: Tensor, values: FactorParameters
+) -> tuple[FactorConditional, Tensor]:
     """The distribution of factors given the rows, and the log-likelihood, (c,)."""
     mean, loadings, noise = values
     n, d = rows.count, loadings.shape[1]
@@ -179,7 +178,9 @@ def factor_conditional(rows: Scatter, square: Tensor, values: Factors) -> tuple[
     return FactorConditional(factor, projected, centre), log_likelihood
 
 
-def draw_latent_sums(rows: Scatter, conditional: FactorConditional, stream: Generator) -> _LatentSums:
+def draw_latent_sums(
+    rows: ScatterStatistics, conditional: FactorConditional, stream: Generator
+) -> _LatentSums:
     """Sums over the rows of factors drawn given the rows."""
     c, k, r = conditional.projected.shape
     dtype, left = conditional.projected.dtype, rows.count - 1 - r
@@ -197,8 +198,13 @@ def draw_latent_sums(rows: Scatter, conditional: FactorConditional, stream: Gene
 
 
 def _draw_parameters(
-    rows: Scatter, square: Tensor, prior: FactorPrior, values: Factors, latent: _LatentSums, stream: Generator
-) -> Factors:
+    rows: ScatterStatistics,
+    square: Tensor,
+    prior: FactorPrior,
+    values: FactorParameters,
+    latent: _LatentSums,
+    stream: Generator,
+) -> FactorParameters:
     """Loadings given mean and noise, mean given these, noise given both: regressions of columns on factors."""
     n, dtype = rows.count, values.mean.dtype
     difference, (inner, cross, z) = rows.centre - values.mean, latent
@@ -214,12 +220,12 @@ def _draw_parameters(
     mean = middle + normal(tuple(middle.shape), stream, dtype) / precision.sqrt()
     residual = square + ((loadings @ inner - 2.0 * cross) * loadings).sum(-1)
     residual = residual.clamp(min=0.0) + n * (rows.centre - mean - fitted).square()
-    return Factors(mean, loadings, prior.noise.posterior(n, residual).draw(stream))
+    return FactorParameters(mean, loadings, prior.noise.posterior(n, residual).draw(stream))
 
 
 def shift_factors(
-    n: int, prior: FactorPrior, values: Factors, latent: _LatentSums, stream: Generator
-) -> tuple[Factors, _LatentSums]:
+    n: int, prior: FactorPrior, values: FactorParameters, latent: _LatentSums, stream: Generator
+) -> tuple[FactorParameters, _LatentSums]:
     """Add b to all factors and subtract F b from the mean; the conditional distribution of b is normal."""
     mean, loadings, noise = values
     weighted = (loadings / prior.mean_variance[:, None]).mT
@@ -229,13 +235,13 @@ def shift_factors(
     score = weighted @ (mean - prior.centre)[..., None] - n * latent.mean[..., None]
     half = solve_triangular(factor, score, upper=False)
     b = solve_triangular(factor.mT, half + normal(tuple(half.shape), stream, half.dtype), upper=True)
-    shifted = Factors(mean - (loadings @ b)[..., 0], loadings, noise)
+    shifted = FactorParameters(mean - (loadings @ b)[..., 0], loadings, noise)
     return shifted, latent._replace(mean=latent.mean + b[..., 0])
 
 
 def scale_factors(
-    n: int, prior: FactorPrior, values: Factors, latent: _LatentSums, stream: Generator
-) -> tuple[Factors, Tensor | None]:
+    n: int, prior: FactorPrior, values: FactorParameters, latent: _LatentSums, stream: Generator
+) -> tuple[FactorParameters, Tensor | None]:
     r"""Multiply factors by A and loadings by its inverse; and the log-ratio of the proposal, (c,).
 
     With L the Cholesky factor of :math:`\sum z z^\top`, the density of L given :math:`L^{-1} z` and :math:`F L` is

@@ -8,7 +8,7 @@ consecutive blocks of this kind evaluate it once per proposal, and once more aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -19,6 +19,7 @@ from torch.distributions.constraints import Constraint
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.sample.kernels.hmc import HMC
 from boxloop.sample.kernels.mala import MALA
+from boxloop.sample.kernels.metropolis import repeat_stream
 from boxloop.sample.kernels.pseudo_marginal import PseudoMarginal
 from boxloop.sample.kernels.random_walk import RandomWalk
 from boxloop.sample.target import ParameterSpace, Target
@@ -79,9 +80,6 @@ class Gibbs:
         def init(position: Tensor) -> Chains:
             return Chains(position, target.log_density(position))
 
-        def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
-            return [stream] * n
-
         def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
             stale, infos = False, []
             for name, block in self.blocks.items():
@@ -96,7 +94,7 @@ class Gibbs:
             return init(chains.position) if stale else chains, infos[0] if len(infos) == 1 else Info()
 
         chance = next(iter(algorithms.values())).kernel(target).chance if len(algorithms) == 1 else None
-        return Kernel(init, noise, step, chance)
+        return Kernel(init, repeat_stream, step, chance)
 
 
 def _check_block(name: str, block: Any) -> None:

@@ -60,7 +60,7 @@ class TrajectoryNoise(NamedTuple):
     share: float  # of h that is the length of a step
 
 
-class TrajectoryEnd(NamedTuple):
+class TrajectoryEnds(NamedTuple):
     """Both ends of a trajectory of every chain, by which its length is tuned."""
 
     start: Tensor  # positions (c, d)
@@ -154,7 +154,7 @@ class HMC:
             # A CUDA graph cannot branch; NaN is not above the limit.
             if log_ratio.is_cuda or not bool(log_ratio.amin() > -DIVERGED):
                 log_ratio = mark_divergences(log_ratio, values, chains.log_density - start.energy)
-            end = TrajectoryEnd(chains.position, position, momentum, gradients * h, gradients)
+            end = TrajectoryEnds(chains.position, position, momentum, gradients * h, gradients)
             return Chains(position, value, (gradient,)), Info(log_ratio, end)
 
         return make_metropolis_kernel(init, noise, propose, self.rule)

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Generator, Tensor
 
 from boxloop.chain import Chains, Info, Kernel, Noise
-from boxloop.sample.kernels.metropolis import RuleName, make_metropolis_kernel
+from boxloop.sample.kernels.metropolis import RuleName, make_metropolis_kernel, repeat_stream
 from boxloop.sample.target import Target
 from boxloop.types import Distribution
 
@@ -104,11 +104,8 @@ class MetropolisHastings:
             stored = position.new_zeros(len(position)) if target is None else target.log_density(position)
             return Chains(position, stored)
 
-        def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
-            return [stream] * n
-
         def propose(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
             position = self.propose(chains.position, stream)
             return init(position), Info(self.log_ratio(chains.position, position))
 
-        return make_metropolis_kernel(init, noise, propose, self.rule)
+        return make_metropolis_kernel(init, repeat_stream, propose, self.rule)

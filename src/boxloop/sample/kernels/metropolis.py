@@ -97,6 +97,11 @@ def select_accepted(accept: Tensor, proposed: Chains, current: Chains, finite: b
     return Chains(position, log_density, tuple(auxiliary))
 
 
+def repeat_stream(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
+    """The noise of n steps that draw from the stream themselves."""
+    return [stream] * n
+
+
 def draw_normals(chains: Chains, n: int, stream: Generator) -> Tensor:
     """Standard normal numbers (n, c, d), drawn in float32 and cast: twice as fast, with no measurable effect."""
     position = chains.position

@@ -13,8 +13,6 @@ Diebolt and Robert (1994), *Journal of the Royal Statistical Society B* 56.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -28,6 +26,7 @@ from boxloop.distributions import (
     NormalInverseWishart,
 )
 from boxloop.numeric import from_log_factor, log_factor, pack_index
+from boxloop.sample.kernels.metropolis import repeat_stream
 
 TILE_ENTRIES = {"cpu": 1 << 17, "cuda": 1 << 26}
 """Log-joints (chains x components x rows) held at once."""
@@ -161,9 +160,6 @@ def make_mixture_kernel(rows: Tensor, prior: MixturePrior) -> Kernel:
         sums, log_likelihood = sweep_rows(features, log_weight, family, None)
         return Chains(position, log_likelihood + prior.log_prob(log_weight, family), (sums,))
 
-    def noise(chains: Chains, n: int, stream: Generator) -> Sequence[Any]:
-        return [stream] * n
-
     def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
         (sums,) = chains.auxiliary
         if not bool(sums.any()):  # No components have been drawn for these positions.
@@ -175,7 +171,7 @@ def make_mixture_kernel(rows: Tensor, prior: MixturePrior) -> Kernel:
         density = log_likelihood + prior.log_prob(log_weight, family)
         return Chains(pack_mixture(log_weight, family), density, (sums,)), Info()
 
-    return Kernel(init, noise, step)
+    return Kernel(init, repeat_stream, step)
 
 
 def start_mixture(rows: Tensor, prior: MixturePrior, chains: int, stream: Generator) -> Tensor:
