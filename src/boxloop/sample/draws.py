@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 NO_DRAWS = "there are no draws: sampling was interrupted in warm-up"
 
 SHOWN = 20
-"""NamedQuantities in the printed form."""
+"""Quantities in the printed form."""
 
 BOUND_SHARE = 1e-5
 """Share of numbers at a bound above which a density is cut off there: one that is bounded has almost none."""

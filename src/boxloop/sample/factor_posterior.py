@@ -331,17 +331,9 @@ def align_loadings(loadings: Tensor, pivot: int = 0, unit: Tensor | None = None)
 
     .. math:: \min_{M, R_s} \sum_s \| F_s R_s - M \|^2, \qquad R_s R_s^\top = I
 
-    In turn M is the mean of the rotated draws, and :math:`R_s = U V^\top` with :math:`F_s^\top M = U D V^\top`
-    (Gower 1975). At the end the mean is rotated by varimax, its factors ordered by size, their largest loading
-    positive. AlignedLoadings can make weak loadings look more certain than they are.
-
-    Args:
-        loadings: of c chains of n draws, (c, n, d, k).
-        pivot: the draw, counted through all chains, that is the first mean; one of high density.
-        unit: of each column, (d,); loadings are compared in these.
-
-    Returns:
-        The aligned loadings.
+    In turn M, at first the draw ``pivot``, is the mean of the rotated draws, and :math:`R_s = U V^\top` with
+    :math:`F_s^\top M = U D V^\top` (Gower 1975). At the end the mean is rotated by varimax, its factors ordered by
+    size, their largest loading positive. Alignment can make weak loadings look more certain than they are.
     """
     c, n, d, k = loadings.shape
     scale = loadings.new_ones(d) if unit is None else unit

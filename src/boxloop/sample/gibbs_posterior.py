@@ -81,7 +81,7 @@ class GibbsPosterior(SingleThreaded):
 
     @cached_property
     def invariant(self) -> NamedQuantities:
-        """NamedQuantities that the symmetry does not change."""
+        """Quantities that the symmetry does not change."""
         raise NotImplementedError
 
     def summary(self, level: float = 0.95) -> Any:

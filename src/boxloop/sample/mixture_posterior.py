@@ -560,24 +560,11 @@ def relabel_draws(share: Tensor, pivot: int) -> Relabelling:
 
     .. math:: \min_{Q, \tau} \sum_s \sum_i \sum_j p^{(s)}_{i \tau_s(j)} \log \frac{p^{(s)}_{i \tau_s(j)}}{q_{ij}}
 
-    In turn Q is the mean of the relabelled probabilities, and each draw's order the best assignment to Q.
+    In turn Q is the mean of the relabelled probabilities p (c, n, k, r), and each draw's order the best assignment to
+    Q; the order of the draw ``pivot``, counted through all chains, is used first.
 
     Reference:
         Stephens (2000), *Journal of the Royal Statistical Society B* 62, section 4.1.
-
-    Args:
-        share: probability of each component given some rows, in c chains of n draws, (c, n, k, r).
-        pivot: the draw, counted through all chains, whose order is used first; one of high density.
-
-    Returns:
-        The orders.
-
-    Example:
-        >>> import torch
-        >>> share = torch.tensor([[[[0.9, 0.2], [0.1, 0.8]], [[0.2, 0.7], [0.8, 0.3]]]])
-        >>> relabel_draws(share, 0).order
-        tensor([[[0, 1],
-                 [1, 0]]])
     """
     c, n, k, r = share.shape
     flat = share.reshape(c * n, k, r)

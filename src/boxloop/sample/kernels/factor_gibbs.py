@@ -107,25 +107,6 @@ def make_factor_kernel(rows: ScatterStatistics, prior: FactorPrior) -> Kernel:
     The density stored with a position is that of the parameters with the factors integrated out,
     :math:`\log N(x; c, F F^\top + \Psi) + \log p(c, F, \psi)`, which no rotation of the factors changes. The
     log-ratio of the move of scales is in ``Info.detail``; the move needs n >= d + k rows and is left out otherwise.
-
-    Args:
-        rows: statistics of the rows, in coordinates of about unit scale.
-        prior: says how many factors there are.
-
-    Returns:
-        A kernel over positions of :func:`pack_factors`.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.chain import advance
-        >>> from boxloop.numeric import generator
-        >>> stream = generator(0)
-        >>> rows = torch.randn(100, 4, generator=stream, dtype=torch.float64)
-        >>> prior = FactorPrior.around(rows.mean(0), rows.var(0), 2)
-        >>> kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), prior)
-        >>> path = advance(kernel, kernel.init(start_factors(prior, 8, stream)), 10, stream)
-        >>> path.position.shape
-        torch.Size([10, 8, 16])
     """
     d = rows.root.shape[-1]
     square = rows.root.square().sum(-2)

@@ -129,27 +129,8 @@ def make_mixture_kernel(rows: Tensor, prior: MixturePrior) -> Kernel:
 
     Every step is accepted. The density stored with a position is that of the parameters with the components of rows
     summed out, :math:`\log p(x \mid \theta) + \log p(\theta)`, with respect to weights, means and covariances: it does
-    not depend on the order of components.
-
-    Args:
-        rows: (n, d), complete, in coordinates of about unit scale, since squares are taken about the origin; or
-            (c, n, d), a table for each chain.
-        prior: says how many components there are, and whether covariances are full or diagonal.
-
-    Returns:
-        A kernel over positions of :func:`pack_mixture`.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.chain import advance
-        >>> from boxloop.numeric import generator
-        >>> stream = generator(0)
-        >>> rows = torch.randn(100, 2, generator=stream, dtype=torch.float64)
-        >>> prior = MixturePrior.around(rows.mean(0), rows.T.cov(), 3)
-        >>> kernel = make_mixture_kernel(rows, prior)
-        >>> path = advance(kernel, kernel.init(start_mixture(rows, prior, 4, stream)), 10, stream)
-        >>> path.position.shape
-        torch.Size([10, 4, 18])
+    not depend on the order of components. Rows (n, d), or (c, n, d) with a table for each chain, have coordinates of
+    about unit scale, since squares are taken about the origin.
     """
     diagonal = not isinstance(prior.components, NormalInverseWishart)
     k, d = prior.n_components, rows.shape[-1]
@@ -175,20 +156,11 @@ def make_mixture_kernel(rows: Tensor, prior: MixturePrior) -> Kernel:
 
 
 def start_mixture(rows: Tensor, prior: MixturePrior, chains: int, stream: Generator) -> Tensor:
-    r"""Dispersed positions: k-means++ seeds, rows assigned to the nearest seed, parameters drawn given these.
+    """Dispersed positions: k-means++ seeds, rows assigned to the nearest seed, parameters drawn given these.
 
     Every chain picks its own seeds among at most 2048 rows: a few candidates, each with probability proportional to its
     squared distance from the seeds so far, of which the one that brings rows nearest to a seed is selected (Arthur and
     Vassilvitskii 2007). Chains hardly ever leave a start that splits one cluster and joins two others.
-
-    Args:
-        rows: (n, d).
-        prior: of the mixture.
-        chains: c.
-        stream: randomness; it is advanced.
-
-    Returns:
-        (c, p), see :func:`pack_mixture`.
     """
     k, each = prior.n_components, torch.arange(chains, device=rows.device)
     subset = torch.randperm(len(rows), generator=stream, device=rows.device)[:SEEDS]
