@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Generator, Tensor
 
-from boxloop.numeric import normal, safe_cholesky
+from boxloop.numeric import normal
 
 TILE_BYTES = 3 << 19
 """Bytes of a tile on a CPU: it and two copies fit in the outer caches, and calls stay few."""
@@ -74,9 +74,8 @@ def prepare_product(small: Tensor, rows: Tensor, out: Tensor) -> PreparedProduct
     """A call that computes ``out = small @ rows``, (p, q) by (q, c), from their values when it runs."""
     if out.device.type != "cpu":
         return lambda: torch.mm(small, rows, out=out)
-    block = _choose_block_length(small.numel())
-    left = small.numpy()
-    pairs = list(zip(_split_into_blocks(rows, block), _split_into_blocks(out, block), strict=True))
+    left, entries = small.numpy(), small.numel()
+    pairs = list(zip(_split_into_blocks(rows, entries), _split_into_blocks(out, entries), strict=True))
 
     def multiply() -> None:
         for right, result in pairs:
@@ -89,8 +88,8 @@ def prepare_outer_sum(left: Tensor, right: Tensor, total: Tensor) -> PreparedPro
     """A call that adds ``left @ right.mT``, (p, c) by (c, q), to ``total`` in float64."""
     if left.device.type != "cpu":
         return lambda: total.add_(multiply_in_blocks(left, right))
-    block = _choose_block_length(total.numel())
-    pairs = list(zip(_split_into_blocks(left, block), _split_into_blocks(right, block), strict=True))
+    entries = total.numel()
+    pairs = list(zip(_split_into_blocks(left, entries), _split_into_blocks(right, entries), strict=True))
     parts = [np.empty((len(a), *total.shape), a.dtype) for a, _ in pairs]
     result = total.numpy()
 
@@ -110,12 +109,9 @@ def multiply_in_blocks(left: Tensor, right: Tensor) -> Tensor:
     return torch.bmm(a, b.mT).sum(0, dtype=torch.float64).add_(rest)
 
 
-def _choose_block_length(entries: int) -> int:
-    return max(64, min(4096, BLOCK_PRODUCTS // entries // 64 * 64))
-
-
-def _split_into_blocks(rows: Tensor, block: int) -> list[NDArray[np.floating]]:
-    """(p, c) as a stack (n, p, block) of views, and a second one for the remaining columns."""
+def _split_into_blocks(rows: Tensor, entries: int) -> list[NDArray[np.floating]]:
+    """(p, c) as a stack (n, p, b) of views, b by the entries of the other factor, and one for the remaining columns."""
+    block = max(64, min(4096, BLOCK_PRODUCTS // entries // 64 * 64))
     array = rows.numpy()
     whole = array.shape[1] // block * block
     stacks = []
@@ -181,7 +177,7 @@ def draw_orthonormal_rows(rank: int, columns: int, stream: Generator, like: Tens
     gram = torch.zeros(rank, rank, dtype=torch.float64, device=like.device)
     for tile in tiles:
         gram += tile.double() @ tile.double().mT
-    factor = safe_cholesky(gram.cpu(), "Gram matrix")
+    factor = torch.linalg.cholesky(gram.cpu())
     eye = torch.eye(rank, dtype=torch.float64)
     inverse = torch.linalg.solve_triangular(factor, eye, upper=False).to(like)
     for tile in tiles:

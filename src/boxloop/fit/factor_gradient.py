@@ -32,7 +32,7 @@ from boxloop.fit.column_tiles import (
     split_into_tiles,
     update_mean_and_deviations,
 )
-from boxloop.fit.factor_stream import Variant, compute_factor_posterior, estimate_relative_rounding
+from boxloop.fit.factor_stream import RELATIVE_ROUNDING, Variant, compute_factor_posterior
 from boxloop.models import FactorModel
 from boxloop.numeric import ConditionError
 from boxloop.tree import Tree
@@ -180,7 +180,7 @@ class GradientStream:
                 update_mean_and_deviations(work.tile, part, step, shrink, work.tile.lower)
         if not math.isfinite(float(state.noise.sum())):
             raise ConditionError("psi has overflowed: lower learning_rate, or scale the columns.")
-        rounding = estimate_relative_rounding(state.rows.dtype)
+        rounding = RELATIVE_ROUNDING * torch.finfo(state.rows.dtype).eps
         return compute_second_moment(self._products.cpu(), rounding) if learning else None
 
     def _take_pending_step(self) -> None:

@@ -110,13 +110,10 @@ class StreamState(Tree):
         return len(self.basis)
 
 
-def make_identity_update(rank: int, batch: int) -> Tensor:
-    """The update that leaves U as it is, (K, K + b)."""
-    return torch.eye(rank, rank + batch, dtype=torch.float64)
-
-
 Array = NDArray[np.float64]
 
+RELATIVE_ROUNDING = 0.25
+"""Relative rounding error, as measured, of a sum over columns that adds blocks in float64; in machine epsilons."""
 NEGLIGIBLE_ROUNDING = 1e-3
 """Rounding error of a factor's posterior mean, in its standard deviations, that is ignored."""
 SMALLEST_NOISE = 1e-30
@@ -157,12 +154,6 @@ class PassWeights:
         """Whether the vectors are observed one after another."""
         return len(self.steps) > 1
 
-    def make_sheet_transform(self, rank: int) -> Array:
-        """The matrix that turns [U; E] into [U; D], (K + n, K + n)."""
-        matrix = np.eye(rank + len(self.deviation_weights))
-        matrix[rank:, rank:] = self.deviation_weights
-        return matrix
-
 
 @dataclass
 class _FactorMoments:
@@ -195,7 +186,10 @@ class _FactorMoments:
         gain: Array = _solve_lower_triangular(self.basis, scores) * (step / batch)
         if warming_up:
             return gain
-        self.factor = _factor_cholesky(self.latent if exact else self.latent + sigma)
+        factor, failed = lapack.dpotrf(self.latent if exact else self.latent + sigma, lower=1)
+        if failed or not math.isfinite(factor[-1, -1]):
+            raise ConditionError("The second moment of the factors is not positive definite.")
+        self.factor = factor
         if settings.expand:
             self.basis = self.turn = _solve_lower_triangular(self.factor, self.basis)
             self.latent = np.eye(len(sigma))
@@ -225,9 +219,11 @@ def update_small_matrices(state: StreamState, gram: Array, vectors: PassWeights)
     the next pass has :math:`\psi = s - \mathrm{colsum}(U^2)`: :math:`U \leftarrow L^{-1} B U` with :math:`L L^\top
     = H`. The expanded step calls :math:`L^{-1} z` the factors, so that H becomes I and B becomes :math:`L^{-1} B`.
     """
-    rank, settings, transform = state.rank, state.settings, vectors.make_sheet_transform(state.rank)
+    rank, settings = len(state.basis), state.settings
+    transform = np.eye(rank + len(vectors.deviation_weights))  # turns [U; E] into [U; D]
+    transform[rank:, rank:] = vectors.deviation_weights
     basis, latent, turn = (x.numpy() for x in (state.basis, state.latent, state.turn))
-    moments = _FactorMoments(basis, latent, turn, estimate_relative_rounding(state.rows.dtype))
+    moments = _FactorMoments(basis, latent, turn, RELATIVE_ROUNDING * torch.finfo(state.rows.dtype).eps)
     update = np.eye(rank, len(transform))
     gram = (transform @ gram if vectors.is_sequential else gram) @ transform.T
     products = gram[:rank]
@@ -249,11 +245,6 @@ def update_small_matrices(state: StreamState, gram: Array, vectors: PassWeights)
     return replace(state, start=start, count=count, update=torch.from_numpy(update @ transform), **matrices)
 
 
-def estimate_relative_rounding(dtype: torch.dtype) -> float:
-    """Relative rounding error, as measured, of a sum over columns that adds blocks in float64."""
-    return torch.finfo(dtype).eps / 4.0
-
-
 def compute_factor_posterior(inner: Array, rounding: float) -> tuple[Array, Array]:
     r"""The matrix that maps :math:`v = F^\top \Psi^{-1} d` to the posterior mean of the factors, and their covariance.
 
@@ -273,14 +264,6 @@ def compute_factor_posterior(inner: Array, rounding: float) -> tuple[Array, Arra
     values, noise = values.clip(min=0.0), max(error * error, SMALLEST_NOISE)
     total = values * values + values + noise
     return (vectors * (values / total)) @ vectors.T, (vectors * ((values + noise) / total)) @ vectors.T
-
-
-def _factor_cholesky(matrix: Array) -> Array:
-    factor: Array
-    factor, failed = lapack.dpotrf(matrix, lower=1)
-    if failed or not math.isfinite(factor[-1, -1]):
-        raise ConditionError("The second moment of the factors is not positive definite.")
-    return factor
 
 
 def _solve_lower_triangular(lower: Array, right: Array) -> Array:
@@ -339,10 +322,6 @@ class FactorTile:
             torch.div(self.left, tile.noise, out=self.scaled)
         self.add_gram()
 
-    def compute_updated_rows(self) -> Tensor:
-        """U with the pending update carried out, (K, c), as a new tensor."""
-        return self.shared.update @ self.tile.rows
-
 
 def compute_residual_variance(
     square: Tensor, explained: Tensor, floor: float, out: Tensor | None = None, spare: Tensor | None = None
@@ -368,10 +347,10 @@ class TiledState:
     """The D-long tensors of a state, cut into tiles that share small matrices; passes change them in place."""
 
     def __init__(self, state: StreamState, tile: int | None, is_sequential: bool = False) -> None:
-        rows, rank, floor = state.rows, state.rank, state.settings.floor
+        rows, rank, floor = state.rows, len(state.basis), state.settings.floor
         self.is_sequential, self._from_start = is_sequential, state.start is not None
         self._kernels: factor_kernels.FactorKernels | None = None
-        if not self._from_start and tile is None and factor_kernels.is_supported(rows, rank):
+        if rows.is_cuda and not self._from_start and tile is None and factor_kernels.is_supported(rows, rank):
             tile = KERNEL_TILE  # tiles then only serve rare operations
             self._kernels = factor_kernels.FactorKernels(
                 rows, state.mean, state.square, state.noise, rank, floor
@@ -426,7 +405,7 @@ class TiledState:
         rows = first.new_zeros(len(update) + batch, columns)
         self._shared.update.copy_(update)
         for work, out in self._pair_tiles(rows):
-            out[: len(update)] = work.compute_updated_rows()
+            out[: len(update)] = self._shared.update @ work.tile.rows
         return rows
 
     def solve_loadings(self, state: StreamState) -> tuple[Tensor, Tensor]:
@@ -438,7 +417,7 @@ class TiledState:
         unscaled = state.settings.variant == "exact" and state.count < state.settings.warmup
         parts = zip(self._tiles, loadings.split(self._width), noise.split(self._width), strict=True)
         for work, out, psi in parts:
-            rows = work.compute_updated_rows() * (work.square.sqrt() if unscaled else 1.0)
+            rows = (self._shared.update @ work.tile.rows) * (work.square.sqrt() if unscaled else 1.0)
             out.copy_((turn @ rows).mT)
             psi.copy_(
                 compute_residual_variance(work.square, (out.mT * (basis @ rows)).sum(0), state.settings.floor)
@@ -458,27 +437,20 @@ class VectorQueue:
     """At most ``capacity`` vectors that are queued to share a pass."""
 
     def __init__(self, vectors: Tensor, capacity: int) -> None:
-        self._buffer, self._capacity, self._count = vectors, capacity, len(vectors)
-
-    def __len__(self) -> int:
-        return self._count
+        self._buffer, self._capacity, self.count = vectors, capacity, len(vectors)
 
     def vectors(self) -> Tensor:
         """The queued vectors in order; a view."""
-        return self._buffer[: self._count]
+        return self._buffer[: self.count]
 
     def append(self, vector: Tensor) -> None:
         """Queue a copy of ``vector``."""
         if len(self._buffer) < self._capacity:
             larger = self._buffer.new_empty(self._capacity, len(vector))
-            larger[: self._count] = self._buffer
+            larger[: self.count] = self._buffer
             self._buffer = larger
-        self._buffer[self._count] = vector
-        self._count += 1
-
-    def clear(self) -> None:
-        """Empty the queue; the buffer stays allocated."""
-        self._count = 0
+        self._buffer[self.count] = vector
+        self.count += 1
 
 
 class FactorStream:
@@ -574,7 +546,7 @@ class FactorStream:
             basis=eye,
             latent=torch.zeros_like(eye) if paper else eye,
             turn=eye,
-            update=make_identity_update(rank, 1),
+            update=torch.eye(rank, rank + 1, dtype=torch.float64),
             count=0,
             settings=settings,
         )
@@ -599,7 +571,7 @@ class FactorStream:
     @property
     def count(self) -> int:
         """Observations so far; a mini-batch is one."""
-        return self._state.count + len(self._queue)
+        return self._state.count + self._queue.count
 
     @property
     def uses_kernels(self) -> bool:
@@ -610,13 +582,19 @@ class FactorStream:
         """Observe one vector (D,), or b vectors (b, D) in one update with their averaged statistics; all or nothing."""
         self.observe_checked(check_observation(values, len(self._state.mean), self._state.rows))
 
+    def is_constant(self, vector: Tensor) -> bool:
+        """Whether all vectors so far, and this one (D,), are identical: they have no scale."""
+        state = self._state
+        smallest = torch.finfo(state.mean.dtype).tiny * 1e8
+        return not bool(state.square.any()) and float((vector - state.mean).square().amax()) <= smallest
+
     def observe_checked(self, values: Tensor) -> None:
         """Observe finite vectors (b, D) of the stream's dtype and device, without checking them."""
         self._check_intact()
         count, settings = self._state.count, self._state.settings
         if len(values) == 1 and (most := settings.choose_vectors_per_pass(count)) > 1:
             self._queue.append(values[0])
-            if len(self._queue) >= most:
+            if self._queue.count >= most:
                 self._learn_queued()
             return
         self._learn_queued()
@@ -627,7 +605,7 @@ class FactorStream:
     def model(self) -> FactorModel:
         """The factor model solved from all observations so far, at least two; the stream is unchanged."""
         self._check_intact()
-        if len(self._queue):
+        if self._queue.count:
             return self._copy_after_queue().model()
         state = self._state
         if state.count < 2:
@@ -641,23 +619,28 @@ class FactorStream:
         state, queued = self._state, self._queue.vectors()
         tensors: dict[str, Any] = {name: getattr(state, name).clone() for name in ("mean", "square", "noise")}
         rows = self._sheet.compute_updated_rows(state.update, len(queued))
-        update = make_identity_update(state.rank, len(queued))
+        update = torch.eye(state.rank, state.rank + len(queued), dtype=torch.float64)
         copy = type(self)(replace(state, rows=rows, update=update, gathered=queued, **tensors), self._tile)
         copy._learn_queued()
         return copy
 
     def _learn_queued(self) -> None:
         """Learn from the queued vectors."""
-        if len(self._queue):
+        if self._queue.count:
             count, schedule = self._state.count, self._state.settings.schedule
-            steps = [schedule(count + t) for t in range(1, len(self._queue) + 1)]
+            steps = [schedule(count + t) for t in range(1, self._queue.count + 1)]
             self._learn_vectors(self._queue.vectors(), PassWeights.from_steps(steps))
-            self._queue.clear()
+            self._queue.count = 0  # the buffer stays allocated
 
     def _learn_vectors(self, values: Tensor, vectors: PassWeights) -> None:
         """One pass that carries out the pending update and observes vectors, then the update of the small matrices."""
-        if self._state.rank + len(values) != len(self._state.rows):
-            self._resize_batch(len(values))
+        rank, batch = len(self._state.basis), len(values)
+        if rank + batch != len(self._state.rows):
+            # Carry out the pending update, and make room for as many deviations.
+            rows = self._sheet.compute_updated_rows(self._state.update, batch)
+            update = torch.eye(rank, rank + batch, dtype=torch.float64)
+            self._state = replace(self._state, rows=rows, update=update)
+            self._sheet = TiledState(self._state, self._tile)
         if vectors.is_sequential != self._sheet.is_sequential:
             self._sheet = TiledState(self._state, self._tile, vectors.is_sequential)
         state, settings = self._state, self._state.settings
@@ -683,13 +666,6 @@ class FactorStream:
                 raise ConditionError("All warm-up vectors are identical, so the scale cannot be initialised.")
             self._sheet.scale_loadings()
         self._state = replace(state, count=state.count + 1)
-
-    def _resize_batch(self, batch: int) -> None:
-        """Carry out the pending update and give the sheet ``batch`` rows for deviations."""
-        rank = self._state.rank
-        rows = self._sheet.compute_updated_rows(self._state.update, batch)
-        self._state = replace(self._state, rows=rows, update=make_identity_update(rank, batch))
-        self._sheet = TiledState(self._state, self._tile)
 
     def _check_intact(self) -> None:
         if self._interrupted:

@@ -99,19 +99,21 @@ class FactorEM:
 
     def restore(self, state: StreamState, device: torch.device) -> RunningFactors:
         """Continue from a state."""
-        return RunningFactors(self, FactorStream.restore(state, device=device), state.settings.warmup)
+        stream = FactorStream.restore(state, device=device)
+        return RunningFactors(self, stream, state.settings.warmup, stream.count)
 
 
 class RunningFactors:
     """A factor stream whose warm-up lasts until the vectors differ."""
 
-    def __init__(self, method: FactorEM, stream: FactorStream, warmup: int) -> None:
-        self.rank, self.count = method.rank, stream.count
+    def __init__(self, method: FactorEM, stream: FactorStream, warmup: int, count: int = 0) -> None:
+        self.rank, self.count = method.rank, count
         self._method, self._stream, self._warmup = method, stream, warmup
 
     def observe(self, vector: Tensor) -> None:
-        if self.count + 1 == self._warmup and self._method.variant == "exact":
-            self._extend_warmup(vector)
+        ends_warmup = self.count + 1 == self._warmup and self._method.variant == "exact"
+        if ends_warmup and self._stream.is_constant(vector):
+            self._extend_warmup()
         self._stream.observe_checked(vector[None])
         self.count += 1
 
@@ -127,13 +129,10 @@ class RunningFactors:
     def state(self) -> StreamState:
         return self._stream.state()
 
-    def _extend_warmup(self, vector: Tensor) -> None:
-        """Extend the warm-up by one vector if all so far, and this one, are identical: they have no scale."""
-        state = self._stream.state()
-        smallest = torch.finfo(state.mean.dtype).tiny * 1e8
-        if bool(state.square.any()) or float((vector - state.mean).square().amax()) > smallest:
-            return
+    def _extend_warmup(self) -> None:
+        """Extend the warm-up by one vector, as identical vectors have no scale."""
         self._warmup += 1
+        state = self._stream.state()
         self._stream = FactorStream(replace(state, settings=replace(state.settings, warmup=self._warmup)))
 
 
