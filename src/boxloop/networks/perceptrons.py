@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class StackedLayers(nn.Module):
-    """Perceptrons of the same shape, each with its own weights."""
+    """Perceptrons of the same shape, each with its own weights, drawn from its own stream."""
 
     def __init__(
         self,
@@ -105,8 +105,8 @@ class ShuffledBatches:
         y: Tensor,
         size: int,
         streams: Sequence[Generator],
-        squeeze: bool = False,
-        weight: Tensor | None = None,
+        squeeze: bool = False,  # batches of a single member have no axis of members
+        weight: Tensor | None = None,  # of the rows; batches then hold pairs (y, weight) in place of y
     ) -> None:
         self.x, self.y, self.weight = x, y, weight
         self.streams, self.squeeze = list(streams), squeeze
