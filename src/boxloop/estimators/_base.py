@@ -198,7 +198,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     _first_iterations: ClassVar[int] = 100  # of EM, on the rows that begin a stream
 
     @property
-    def _kind(self) -> Coordinates:
+    def _coordinate_kind(self) -> Coordinates:
         """Coordinates in which the model may be fitted: those that map it onto one of its own kind."""
         return "columns"
 
@@ -373,7 +373,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         outcome = Outcome(done.state, [done.objective], list(done.events), done.state.average.count, True)
         here = replace(frame, observed=(~torch.isnan(rows)).double().mT @ weight, weight=fresh)
         level = level_of(best, ArraySource(rows, weight), here)
-        model = from_standard(best, frame, self._kind)
+        model = from_standard(best, frame, self._coordinate_kind)
         self._publish_stream_fit(
             Fit(model, best, frame, outcome, [done.objective + level], done.events), seen
         )
@@ -442,9 +442,9 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         """
         check_is_fitted(self)
         source = self._open(X, sample_weight, reset=False)
-        frame = coordinates(source, self._kind)
-        model = to_standard(self.model_, frame, self._kind)
-        if self._kind == "none":
+        frame = coordinates(source, self._coordinate_kind)
+        model = to_standard(self.model_, frame, self._coordinate_kind)
+        if self._coordinate_kind == "none":
             found = standard_errors(model, source)
         else:
             rows = self._condense_rows(StandardisedSource(source, frame))

@@ -174,6 +174,16 @@ class _RowCheck:
         return rows
 
 
+def check_array(name: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """The parameter ``name`` as finite float64 values of a shape."""
+    array = np.array(value, dtype=np.float64)
+    if array.shape != shape:
+        raise ValueError(f"{name} should have the shape {shape}, but got {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds a value that is not finite")
+    return array
+
+
 def check_sample_size(n_samples: Any) -> None:
     """Refuse a number of rows to draw that is not a whole number of at least one."""
     if check_count(n_samples, "n_samples", None) < 1:

@@ -574,7 +574,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     device: str = "cpu"
     dtype: str = "float64"
 
-    _kind: ClassVar[Kind]
+    _task: ClassVar[Kind]
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "hidden": ["array-like"],
         "module": [nn.Module, callable, None],
@@ -649,7 +649,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             weight_decay=self.weight_decay_,
         )
         options: dict[str, Any] = {
-            "kind": self._kind,
+            "kind": self._task,
             "prior_precision": self.prior_precision,
             "noise": predictor.noise,
             "optimiser": optimiser,
@@ -742,7 +742,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         constant = self.x_units_.constant_columns(self._column_names())
         messages = [f"constant columns have no effect: {', '.join(constant)}"] if constant else []
         if data.validation_x is None:
-            what = "the noise is" if self._kind == "regression" else "the probabilities are"
+            what = "the noise is" if self._task == "regression" else "the probabilities are"
             messages.append(
                 f"no rows are held out: the covariance of the weights is not rescaled, and {what} estimated on "
                 "training rows, hence overconfident; raise validation_fraction"
@@ -803,7 +803,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             module = make_perceptron(widths, self.activation, dtype)
         self.x_units_, self.y_units_ = tree.x_units, tree.y_units
         self.posterior_ = MultiPosterior([_restore_member(module, member, dtype) for member in tree.members])
-        self.predictor_ = _restore_predictor(tree, self.posterior_, self._kind)
+        self.predictor_ = _restore_predictor(tree, self.posterior_, self._task)
 
 
 def _mean_losses(losses: list[tuple[float, ...]], sizes: list[int]) -> list[float]:

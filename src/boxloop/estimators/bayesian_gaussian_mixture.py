@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from scipy import special, stats
 from sklearn.utils._param_validation import StrOptions
-from torch import Tensor
 
 from boxloop.data import Standardisation
 from boxloop.distributions import (
@@ -23,13 +22,14 @@ from boxloop.distributions import (
     weak_components,
 )
 from boxloop.estimators._base import Array, to_numpy
+from boxloop.estimators._input import check_array
 from boxloop.estimators.bayesian_mixture import (
     POSITIVE,
     BayesianMixtureEstimator,
     Columns,
     declare_posterior_file,
 )
-from boxloop.estimators.gaussian_mixture import precisions_of
+from boxloop.estimators.gaussian_mixture import compute_precisions
 from boxloop.estimators.gaussian_pictures import GaussianPictures, check_component_class
 from boxloop.fit import Coordinates, estimate_standard_covariance
 from boxloop.persist import ModelFile
@@ -156,7 +156,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     }
 
     @property
-    def _kind(self) -> Coordinates:
+    def _coordinate_kind(self) -> Coordinates:
         return "common" if self.covariance_type == "spherical" else "columns"
 
     @property
@@ -177,7 +177,10 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         )
         mean, strength, dof, size = prior.mean, prior.strength, prior.dof, prior.scale
         if self.mean_prior is not None:
-            mean = ((_check_prior_vector("mean_prior", self.mean_prior, (d,), origin) - origin) / scale)[None]
+            mean = (
+                (torch.from_numpy(check_array("mean_prior", self.mean_prior, (d,))).to(origin) - origin)
+                / scale
+            )[None]
         if self.mean_precision_prior is not None:
             strength = torch.full_like(strength, self.mean_precision_prior)
         if self.degrees_of_freedom_prior is not None:
@@ -225,7 +228,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
         )
         self.means_ = to_numpy(posterior.mean)
         self.covariances_ = to_numpy(family.named()["covariances"])
-        self.precisions_, self.precisions_cholesky_ = precisions_of(family)
+        self.precisions_, self.precisions_cholesky_ = compute_precisions(family)
         self.mean_precision_ = to_numpy(posterior.strength)
         self.degrees_of_freedom_ = to_numpy(posterior.dof) if posterior.dof.dim() else float(posterior.dof)
         self.mean_prior_ = to_numpy(prior.mean)[0]
@@ -284,12 +287,3 @@ def root_gamma_moments(half: Array, rate: Array) -> tuple[Array, Array]:
     deviation = np.where(large, (0.5 + 0.46875 / half) / half, np.sqrt(variance))
     root = np.sqrt(rate)
     return np.where(first, root * mean, np.inf), np.where(second, root * deviation, np.inf)
-
-
-def _check_prior_vector(name: str, value: Any, shape: tuple[int, ...], like: Tensor) -> Tensor:
-    array = np.array(value, dtype=np.float64)
-    if array.shape != shape:
-        raise ValueError(f"{name} should have the shape {shape}, but got {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds a value that is not finite")
-    return torch.from_numpy(array).to(like)

@@ -65,7 +65,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
     def _summarise_components(self, level: float) -> Columns:
         """Mean, sd, low and high of the parameters of components, each (k, p), with names of the p as ``names``."""
 
-    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+    def _make_template(self, n_columns: int, device: torch.device) -> Family[Any]:
         raise TypeError("the starts of a Bayesian mixture follow from its prior")
 
     @property
@@ -102,7 +102,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         return fit_variational_mixture(
             source,
             make_checked_prior,
-            kind=self._kind,
+            kind=self._coordinate_kind,
             generator=generator(self.random_state),
             plan=plan,
             starts=self._starts(source.n_columns),

@@ -79,7 +79,7 @@ class BernoulliMixture(CountMixture):
 
         return MappedSource(source, binarise)
 
-    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+    def _make_template(self, n_columns: int, device: torch.device) -> Family[Any]:
         return Bernoulli(torch.full((self.n_components, n_columns), 0.5, dtype=torch.float64, device=device))
 
     def __sklearn_tags__(self) -> Any:

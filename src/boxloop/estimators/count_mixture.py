@@ -28,7 +28,7 @@ class CountMixture(MixtureEstimator):
     """Base of the mixtures of counts, which are not standardised and never negative."""
 
     @property
-    def _kind(self) -> Coordinates:
+    def _coordinate_kind(self) -> Coordinates:
         return "none"
 
     def _prepare_rows(self, source: Source) -> Source:

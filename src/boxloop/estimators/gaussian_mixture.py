@@ -16,6 +16,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 
 from boxloop.distributions import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.estimators._base import Array, declare_latent_file, to_numpy
+from boxloop.estimators._input import check_array
 from boxloop.estimators.gaussian_pictures import GaussianPictures, check_component_class
 from boxloop.estimators.mixture import MixtureEstimator
 from boxloop.fit import Coordinates
@@ -37,7 +38,7 @@ class GaussianMixture(GaussianPictures):
 
     .. math:: p(x) = \sum_k \pi_k N(x; \mu_k, \Sigma_k)
 
-    Document 002, section 2.5. A drop-in for scikit-learn's class that also takes missing values, weights, streams of
+    Le Corff, section 2.5. A drop-in for scikit-learn's class that also takes missing values, weights, streams of
     rows and files larger than memory, and that starts from the winner of a race between several kinds of start.
 
     Deviation: scikit-learn adds ``reg_covar`` to every variance, in the units of the data; here it is a floor on the
@@ -47,9 +48,9 @@ class GaussianMixture(GaussianPictures):
     Args:
         n_components: number of components k.
         covariance_type: ``full``, ``tied``, ``diag`` or ``spherical``.
-        tol: stop when the mean log-likelihood of a row rises by less.
+        tol: stop when the mean log-likelihood per row rises by less.
         reg_covar: smallest variance, relative to that of a column.
-        max_iter: most EM rounds; passes over the rows for the other methods.
+        max_iter: most EM iterations; passes over the rows for the other methods.
         n_init: how many times the line-up of starts is repeated.
         init_params: ``auto`` races several kinds of start; or one of ``kmeans``, ``whitened``, ``pursuit``,
             ``projection``, ``k-means++``, ``random_from_data``, ``random``, ``spectral`` (round clusters from moments;
@@ -75,11 +76,11 @@ class GaussianMixture(GaussianPictures):
         precisions_cholesky_: their Cholesky factors, as in scikit-learn.
         model_: the fitted :class:`boxloop.models.Mixture`.
         converged_: whether the likelihood settled.
-        n_iter_: EM rounds.
-        lower_bound_: mean log-likelihood of a row.
-        lower_bounds_: the same after each round.
+        n_iter_: EM iterations.
+        lower_bound_: mean log-likelihood per row.
+        lower_bounds_: the same after each iteration.
         interrupted_: whether Ctrl-C ended the fit early.
-        events_: what happened that deserves a look.
+        events_: concerns about the fit; each was a warning.
 
     Example:
         >>> import numpy as np
@@ -111,10 +112,10 @@ class GaussianMixture(GaussianPictures):
     }
 
     @property
-    def _kind(self) -> Coordinates:
+    def _coordinate_kind(self) -> Coordinates:
         return "common" if self.covariance_type == "spherical" else "columns"
 
-    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+    def _make_template(self, n_columns: int, device: torch.device) -> Family[Any]:
         k, d, floor = self.n_components, n_columns, self.reg_covar
         mean = torch.zeros(k, d, dtype=torch.float64, device=device)
         eye = torch.eye(d, dtype=torch.float64, device=device)
@@ -128,7 +129,7 @@ class GaussianMixture(GaussianPictures):
             case _:
                 return SphericalGaussian(mean, mean[:, :1] + 1.0, floor)
 
-    def _user_start(
+    def _read_user_start(
         self, template: Family[Any]
     ) -> tuple[Mixture[Any] | None, Callable[[Mixture[Any]], Mixture[Any]] | None]:
         given = (self.weights_init, self.means_init, self.precisions_init)
@@ -136,8 +137,8 @@ class GaussianMixture(GaussianPictures):
         if all(missing):
             return None, None
         if any(missing):
-            return None, lambda start: completed(start, *given, self.covariance_type)
-        return given_mixture(*given, template, self.covariance_type), None
+            return None, lambda start: complete_mixture(start, *given, self.covariance_type)
+        return make_given_mixture(*given, template, self.covariance_type), None
 
     @property
     def _shown_components(self) -> NDArray[np.int64]:
@@ -147,10 +148,10 @@ class GaussianMixture(GaussianPictures):
         self.weights_ = to_numpy(model.log_weight.exp())
         self.means_ = to_numpy(model.family.mean)
         self.covariances_ = to_numpy(model.family.named()["covariances"])
-        self.precisions_, self.precisions_cholesky_ = precisions_of(model.family)
+        self.precisions_, self.precisions_cholesky_ = compute_precisions(model.family)
 
 
-def precisions_of(family: Family[Any]) -> tuple[Array, Array]:
+def compute_precisions(family: Family[Any]) -> tuple[Array, Array]:
     """Precisions in the shape of the covariances, and their Cholesky factors or roots as scikit-learn has them."""
     if isinstance(family, FullGaussian | TiedGaussian):
         factor = to_numpy(family.whitener.mT)
@@ -159,28 +160,20 @@ def precisions_of(family: Family[Any]) -> tuple[Array, Array]:
     return factor**2, factor
 
 
-def given_mixture(
+def make_given_mixture(
     weights: Any, means: Any, precisions: Any, template: Family[Any], covariance_type: str
 ) -> Mixture[Any]:
-    """A mixture from weights, means and precisions given by a user.
-
-    Args:
-        weights: (k,), non-negative, summing to one.
-        means: (k, d).
-        precisions: in the shape of the covariance type.
-        template: a family of the right kind, for its shapes and floor.
-        covariance_type: ``full``, ``tied``, ``diag`` or ``spherical``.
-    """
+    """A mixture from weights, means and precisions given by a user, of the kind and floor of ``template``."""
     like = template.mean
     k, d = like.shape
     shapes = {"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k,)}
-    weight = _check_start("weights_init", weights, (k,))
-    mean = _check_start("means_init", means, (k, d))
-    inverse = _check_start("precisions_init", precisions, shapes[covariance_type])
+    weight = check_array("weights_init", weights, (k,))
+    mean = check_array("means_init", means, (k, d))
+    inverse = check_array("precisions_init", precisions, shapes[covariance_type])
     if (weight < 0).any() or not np.isclose(weight.sum(), 1.0):
         raise ValueError("weights_init must be non-negative and sum to 1")
     if covariance_type in ("full", "tied"):
-        _check_definite(inverse)
+        _check_positive_definite(inverse)
     family: Any = type(template)
     centre = torch.from_numpy(mean).to(like.device)
     if covariance_type in ("diag", "spherical"):
@@ -188,14 +181,14 @@ def given_mixture(
             raise ValueError("precisions_init must be positive")
         variance = torch.from_numpy(1.0 / inverse).to(like.device)
         variance = variance if covariance_type == "diag" else variance[:, None]
-        law = family(centre, variance, template.floor)  # type: ignore[attr-defined]
+        members = family(centre, variance, template.floor)  # type: ignore[attr-defined]
     else:
-        law = family.of(centre, torch.linalg.inv(torch.from_numpy(inverse)).to(like.device))
-        law = family(law.mean, law.factor, template.floor)  # type: ignore[attr-defined]
-    return Mixture(torch.from_numpy(weight).to(like.device).log(), law)
+        members = family.of(centre, torch.linalg.inv(torch.from_numpy(inverse)).to(like.device))
+        members = family(members.mean, members.factor, template.floor)  # type: ignore[attr-defined]
+    return Mixture(torch.from_numpy(weight).to(like.device).log(), members)
 
 
-def completed(
+def complete_mixture(
     model: Mixture[Any], weights: Any, means: Any, precisions: Any, covariance_type: str
 ) -> Mixture[Any]:
     """A mixture with the parts that a user gave, and those of ``model`` for parts that are None.
@@ -204,30 +197,23 @@ def completed(
     cluster nearest to it. scikit-learn leaves that to chance.
     """
     if means is not None:
-        places = _check_start("means_init", means, tuple(model.family.mean.shape))
-        spread = model.moments()[1].diagonal().sqrt().cpu().numpy()
-        _, order = linear_sum_assignment(cdist(places / spread, model.family.mean.cpu().numpy() / spread))
+        places = check_array("means_init", means, tuple(model.family.mean.shape))
+        deviation = model.moments()[1].diagonal().sqrt().cpu().numpy()
+        _, order = linear_sum_assignment(
+            cdist(places / deviation, model.family.mean.cpu().numpy() / deviation)
+        )
         index = torch.from_numpy(order).to(model.log_weight.device)
         model = Mixture(model.log_weight[index], model.family.select(index))
-    return given_mixture(
+    return make_given_mixture(
         model.log_weight.exp().cpu().numpy() if weights is None else weights,
         model.family.mean.cpu().numpy() if means is None else means,
-        precisions_of(model.family)[0] if precisions is None else precisions,
+        compute_precisions(model.family)[0] if precisions is None else precisions,
         model.family,
         covariance_type,
     )
 
 
-def _check_start(name: str, value: Any, shape: tuple[int, ...]) -> Array:
-    array = np.array(value, dtype=np.float64)
-    if array.shape != shape:
-        raise ValueError(f"{name} should have the shape {shape}, but got {array.shape}")
-    if not np.isfinite(array).all():
-        raise ValueError(f"{name} holds a value that is not finite")
-    return array
-
-
-def _check_definite(precision: Array) -> None:
+def _check_positive_definite(precision: Array) -> None:
     try:
         np.linalg.cholesky(precision)
     except np.linalg.LinAlgError as error:

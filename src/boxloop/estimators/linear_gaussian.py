@@ -70,7 +70,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
             source,
             k,
             self._model,
-            kind=self._kind,
+            kind=self._coordinate_kind,
             generator=generator(self.random_state),
             plan=plan,
             floor=self.noise_floor,

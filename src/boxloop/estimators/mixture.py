@@ -60,7 +60,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
     }
 
     @abstractmethod
-    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+    def _make_template(self, n_columns: int, device: torch.device) -> Family[Any]:
         """k members of the family, to fix shapes and floors."""
 
     def _starts(self, n_columns: int) -> list[str]:
@@ -68,11 +68,11 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         auto = self._lineup or lineup(self.n_components, n_columns)
         return [*(auto if self.init_params == "auto" else (self.init_params,))] * self.n_init
 
-    def _rivals(self, source: Source) -> Sequence[Mixture[Any]]:
+    def _make_rivals(self, source: Source) -> Sequence[Mixture[Any]]:
         """Models that race against the starts of ``init_params="auto"``, in standard coordinates."""
         return ()
 
-    def _user_start(
+    def _read_user_start(
         self, template: Family[Any]
     ) -> tuple[Mixture[Any] | None, Callable[[Mixture[Any]], Mixture[Any]] | None]:
         """A start given by the user, or what puts the parts of one into the winner of the race; in data coordinates."""
@@ -86,7 +86,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
             X: rows (n, d): an array, frame, sparse matrix, source, or a path of a CSV, Parquet or npy file or
                 folder. NaN marks a missing value.
             y: ignored.
-            sample_weight: one non-negative weight a row; whole numbers count as repetitions.
+            sample_weight: one non-negative weight per row; whole numbers count as repetitions.
 
         Returns:
             The estimator itself.
@@ -97,23 +97,23 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
         """Standardise the rows, start from the best of several models, iterate, and map the result back."""
-        kind, k = self._kind, self.n_components
+        kind, k = self._coordinate_kind, self.n_components
         if source.n_rows < k:
             raise ValueError(
                 f"Expected n_samples >= n_components but got n_components = {k}, n_samples = {source.n_rows}"
             )
         races = start is None and plan.resume is None
-        rivals = self._rivals(source) if races and self.init_params == "auto" else ()
+        rivals = self._make_rivals(source) if races and self.init_params == "auto" else ()
         stream = generator(self.random_state)
         if plan.engine != "em":
             source = shuffle_rows(source, stream)
         frame = coordinates(source, kind)
         standard = source if kind == "none" else standardise_rows(source, frame, plan.dtype)
-        template: Any = self._template(source.n_columns, frame.origin.device)
+        template: Any = self._make_template(source.n_columns, frame.origin.device)
         adjust = None
         if start is None:
-            start, adjust = self._user_start(template)
-        elif not _alike(start.family, template):
+            start, adjust = self._read_user_start(template)
+        elif not _has_same_shape(start.family, template):
             raise ValueError(
                 "warm_start needs a previous fit with the same columns and the same kind of components"
             )
@@ -157,7 +157,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         return len(self.weights_)
 
     def summary(self) -> Any:
-        """One row a component: weight, then mean and standard deviation of every column, as a pandas frame."""
+        """One row per component: weight, then mean and standard deviation of every column, as a pandas frame."""
         check_is_fitted(self)
         mean = to_numpy(self.model_.family.mean)
         deviation = np.sqrt(to_numpy(self.model_.family.covariance().diagonal()))
@@ -167,5 +167,5 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         return make_frame(columns, [f"component {k}" for k in range(len(mean))])
 
 
-def _alike(one: Family[Any], other: Family[Any]) -> bool:
+def _has_same_shape(one: Family[Any], other: Family[Any]) -> bool:
     return type(one) is type(other) and one.mean.shape == other.mean.shape

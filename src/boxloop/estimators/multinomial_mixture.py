@@ -75,7 +75,7 @@ class MultinomialMixture(TopicMixture):
         "method": [StrOptions({"em", "online", "gradient", "spectral"})],
     }
 
-    def _template(self, n_columns: int, device: torch.device) -> Multinomial:
+    def _make_template(self, n_columns: int, device: torch.device) -> Multinomial:
         level = torch.full(
             (self.n_components, n_columns), 1.0 / n_columns, dtype=torch.float64, device=device
         )
@@ -86,15 +86,15 @@ class MultinomialMixture(TopicMixture):
         if self.method != "spectral" and not (self.init_params == "spectral" and fresh):
             return super()._fit(source, plan, start)
         stream = generator(self.random_state)
-        template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
+        template = self._make_template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         if self.method == "spectral":  # needs no start, not even a warm one
             return fit_topics(source, template, stream)
         first, notes = start_topics(source, template, stream)
         fit = super()._fit(source, plan, first)
         return replace(fit, concerns=(*notes, *fit.concerns))
 
-    def _rivals(self, source: Source) -> Sequence[Mixture[Any]]:
-        template = self._template(source.n_columns, next(iter(source.chunks(1)))[1].device)
+    def _make_rivals(self, source: Source) -> Sequence[Mixture[Any]]:
+        template = self._make_template(source.n_columns, next(iter(source.chunks(1)))[1].device)
         try:
             return (start_topics(source, template, generator(self.random_state))[0],)
         except SpectralError:  # short documents, fractions, missing values, or fewer topics

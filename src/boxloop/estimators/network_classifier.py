@@ -93,7 +93,7 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
     prior_precision: float = 3.0
 
     _model_file: ClassVar[ModelFile] = declare_network_file(classes_=Labels)
-    _kind: ClassVar[Kind] = "classification"
+    _task: ClassVar[Kind] = "classification"
 
     @check_parameters
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

@@ -92,7 +92,7 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
     """
 
     _model_file: ClassVar[ModelFile] = declare_network_file(single_=bool)
-    _kind: ClassVar[Kind] = "regression"
+    _task: ClassVar[Kind] = "regression"
 
     @check_parameters
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:

@@ -52,5 +52,5 @@ class PoissonMixture(CountMixture):
     _model_file: ClassVar[ModelFile] = declare_latent_file(Mixture, Poisson)
     _sparse = True
 
-    def _template(self, n_columns: int, device: torch.device) -> Family[Any]:
+    def _make_template(self, n_columns: int, device: torch.device) -> Family[Any]:
         return Poisson(torch.ones(self.n_components, n_columns, dtype=torch.float64, device=device))

@@ -70,7 +70,7 @@ class ProbabilisticPCA(LinearEstimator):
     }
 
     @property
-    def _kind(self) -> Coordinates:
+    def _coordinate_kind(self) -> Coordinates:
         return "common"
 
     def _has_exact_solver(self) -> bool:
