@@ -272,7 +272,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 f"X has columns {', '.join(names)}, but {type(self).__name__} was fitted to {', '.join(known)}"
             )
 
-    def _plan(self, source: Source) -> Plan:
+    def _make_plan(self, source: Source) -> Plan:
         observers: list[Any] = [ProgressBar(show=True).stage(type(self).__name__)] if self.verbose else []
         plan = Plan(
             engine=self.method,
@@ -330,7 +330,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         self._validate_params()
         first = not hasattr(self, "_stream") and not hasattr(self, "model_")
         source = self._open(X, sample_weight, reset=first)
-        tiles = [(_dense(rows), weight) for rows, weight in source.chunks()]
+        tiles = [(_to_dense(rows), weight) for rows, weight in source.chunks()]
         rows, weight = torch.cat([tile for tile, _ in tiles]), torch.cat([w for _, w in tiles])
         stream = vars(self).get("_stream")
         if isinstance(stream, OnlineStream):
@@ -514,5 +514,5 @@ def to_numpy(value: Tensor) -> Array:
     return np.asarray(value.detach().cpu().numpy(), dtype=np.float64)
 
 
-def _dense(rows: Tensor) -> Tensor:
+def _to_dense(rows: Tensor) -> Tensor:
     return rows.to_dense() if rows.layout != torch.strided else rows

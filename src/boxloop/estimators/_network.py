@@ -586,10 +586,7 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         "collect_rate": [POSITIVE_NUMBER, None],
         "validation_fraction": [Interval(Real, 0.0, 1.0, closed="left")],
         **{name: [COUNT] for name in ("rank", "members", "n_draws")},
-        **{
-            name: [Interval(Integral, 1, None, closed="left"), None]
-            for name in ("epochs", "collect", "batch_size")
-        },
+        **{name: [COUNT, None] for name in ("epochs", "collect", "batch_size")},
         **{name: COMMON[name] for name in ("random_state", "verbose", "device", "dtype")},
     }
 

@@ -211,13 +211,13 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             The estimator itself.
         """
         source = self._open(X, sample_weight, reset=True)
-        frame = _standardise(source)
+        frame = _make_standardisation(source)
         rows = StandardisedSource(source, frame, pick_dtype(self.dtype))
         streams = spawn(generator(self.random_state, frame.origin.device), 3)
         start = _start_model(self.energy, self.hidden, self.base, rows, streams[0])  # type: ignore[arg-type]
         outcome = self._train(start, rows, streams[1])
         model = take_averaged_model(start, outcome.state)
-        annealed, draws = anneal_chains(model, self._chain_settings(), self.partition_chains, streams[2])
+        annealed, draws = anneal_chains(model, self._make_chain_settings(), self.partition_chains, streams[2])
         model = replace(
             model,
             log_partition=frame.origin.new_tensor(annealed.log_mean),
@@ -239,7 +239,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         warn_of(self.events_)
         return self
 
-    def _chain_settings(self) -> ChainSettings:
+    def _make_chain_settings(self) -> ChainSettings:
         return ChainSettings.from_kernel(self.kernel, self.n_features_in_)
 
     def _train(
@@ -253,7 +253,7 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
                 read_checkpoint(path, {**STATES, "ChainState": ChainState}, known) if path.exists() else None
             )
             observers.append(CheckpointWriter(path, known, seconds=10.0))
-        settings = self._chain_settings()
+        settings = self._make_chain_settings()
         plan = EnergyPlan(
             Cooling(self.learning_rate, self.max_iter),
             chains=self.chains,
@@ -331,7 +331,9 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         check_is_fitted(self)
         check_sample_size(n_samples)
         stream = generator(self.random_state, self.model_.origin.device)
-        _, draws = anneal_chains(self.model_, self._chain_settings(), max(n_samples, LEAST_CHAINS), stream)
+        _, draws = anneal_chains(
+            self.model_, self._make_chain_settings(), max(n_samples, LEAST_CHAINS), stream
+        )
         return to_numpy(self.model_.origin + self.model_.scale * draws[:n_samples].double())
 
     def _to_tree(self) -> EnergyModel:
@@ -358,7 +360,7 @@ class ChainSettings:
         return cls(kernel, MALA().target_acceptance(columns))
 
 
-def _standardise(source: Source) -> Standardisation:
+def _make_standardisation(source: Source) -> Standardisation:
     """Standard coordinates of rows; refuses fewer than two rows, and constant columns."""
     if source.n_rows < 2:
         raise ValueError(f"an energy needs at least 2 rows, got n_samples = {source.n_rows}")

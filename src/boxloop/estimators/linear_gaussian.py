@@ -100,7 +100,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         """
         source = self._open(X, sample_weight, reset=True)
         previous = vars(self).get("model_") if self.warm_start else None
-        return self._publish_fit(self._fit(source, self._plan(source), previous))
+        return self._publish_fit(self._fit(source, self._make_plan(source), previous))
 
     @check_parameters
     def fit_covariance(self, covariance: Any, n_samples: int, mean: Any = None) -> Self:

@@ -93,7 +93,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
         """
         source = self._open(X, sample_weight, reset=True)
         previous = vars(self).get("model_") if self.warm_start else None
-        return self._publish_fit(self._fit(source, self._plan(source), previous))
+        return self._publish_fit(self._fit(source, self._make_plan(source), previous))
 
     def _fit(self, source: Source, plan: Plan, start: Any) -> Fit[Any]:
         """Standardise the rows, start from the best of several models, iterate, and map the result back."""

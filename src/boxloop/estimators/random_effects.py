@@ -198,7 +198,7 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         """Responses as numbers, checked; sets the attributes that describe them."""
 
     @abstractmethod
-    def _check(self, rows: GroupedRows) -> None:
+    def _check_has_maximum(self, rows: GroupedRows) -> None:
         """Refuse responses whose likelihood has no maximum."""
 
     @check_parameters
@@ -226,11 +226,11 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         weight = _read_vector(sample_weight, n, "sample_weight", least=0.0)
         if weight is not None and not bool((weight > 0.0).any()):
             raise ValueError("sample_weight is zero everywhere")
-        frame = _standardise(X, self._find_slope_columns(names), names, weight)
-        fixed, random = frame.columns(X)
+        frame = _measure_units(X, self._find_slope_columns(names), names, weight)
+        fixed, random = frame.standardise_columns(X)
         rows = GroupedRows.of(response, fixed, random, index, _read_vector(offset, n, "offset"), weight)
-        self._check(rows)
-        start = _fit_pooled(rows, self._response, frame.shared)
+        self._check_has_maximum(rows)
+        start = _fit_pooled(rows, self._response, frame.shared_columns)
         device = pick_device(self.device)
         resume, observers = self._open_checkpoint(rows, device)
         stream = generator(self.random_state, device)
@@ -449,7 +449,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
             raise ValueError(f"y must hold two labels, got {len(self.classes_)} class")
         return torch.from_numpy(code.reshape(-1)).double()
 
-    def _check(self, rows: GroupedRows) -> None:
+    def _check_has_maximum(self, rows: GroupedRows) -> None:
         ones, count = rows.total(rows.weight * rows.response), rows.total(rows.weight)
         if bool((ones == 0.0).all()) or bool((ones == count).all()):
             raise ValueError("rows of positive weight hold one class: two are needed")
@@ -524,7 +524,7 @@ class PoissonRandomEffects(RegressorMixin, RandomEffectsEstimator):
             raise ValueError("y must hold counts: integers of at least 0")
         return torch.from_numpy(counts)
 
-    def _check(self, rows: GroupedRows) -> None:
+    def _check_has_maximum(self, rows: GroupedRows) -> None:
         if not bool((rows.weight * rows.response).any()):
             raise ValueError("y is zero everywhere: the rate has no maximum")
 
@@ -553,14 +553,14 @@ class EffectUnits(Tree):
     scale: Tensor
     slopes: tuple[int, ...]
 
-    def columns(self, X: Array) -> tuple[Tensor, Tensor]:
+    def standardise_columns(self, X: Array) -> tuple[Tensor, Tensor]:
         """Fixed columns (n, 1 + d) and random columns (n, 1 + slopes), standardised, the constant first."""
         table = (torch.from_numpy(X) - self.origin) / self.scale
         fixed = torch.cat([torch.ones(len(X), 1, dtype=torch.float64), table], 1)
-        return fixed, fixed[:, list(self.shared)]
+        return fixed, fixed[:, list(self.shared_columns)]
 
     @property
-    def shared(self) -> tuple[int, ...]:
+    def shared_columns(self) -> tuple[int, ...]:
         """Index of the fixed column that equals each random one."""
         return (0, *(1 + j for j in self.slopes))
 
@@ -623,7 +623,7 @@ def _check_response(y: Any) -> NDArray[Any]:
     return values
 
 
-def _standardise(
+def _measure_units(
     X: Array, slopes: tuple[int, ...], names: list[str], weight: Tensor | None = None
 ) -> EffectUnits:
     """Standard coordinates of weighted rows; a constant column is refused, as the intercept is always fitted."""
@@ -715,7 +715,7 @@ def _convert_to_data_units(fitted: GroupFit, rows: GroupedRows, frame: EffectUni
         torch.cat([values["intercept"][None], values["coef"]]),
         torch.linalg.cholesky(values["covariance"]),
         model.response,
-        frame.shared,
+        frame.shared_columns,
     )
     return FittedEffects(
         in_data_units,
