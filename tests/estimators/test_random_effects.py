@@ -220,7 +220,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
 
 
 @every_kind
-def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
+def test_ctrl_c_keeps_the_last_iteration(kind, tmp_path, monkeypatch):
     plain = random_effects.monte_carlo_em
 
     def interrupted(*args):
@@ -243,9 +243,11 @@ def test_ctrl_c_keeps_the_last_round(kind, monkeypatch):
     assert np.isfinite(fit.effects_).all()
     assert np.isnan(fit.standard_errors_["coef"]).all()
     assert np.isfinite(fit.predict(X, groups).astype(float)).all()
+    fit.save(tmp_path / "m.boxloop")
+    assert_same_fit(boxloop.load(tmp_path / "m.boxloop"), fit, X, groups)
 
 
-def test_too_few_rounds_are_told():
+def test_too_few_iterations_are_warned_of():
     X, y, groups = table("logistic")
     with pytest.warns(ConvergenceWarning, match="did not converge in 1 iterations"):
         LogisticRandomEffects(method="mcem", max_iter=1, random_state=0).fit(X, y, groups)
