@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -60,29 +60,26 @@ class ParametricModel(LatentModel, Protocol):
     def expect(self, rows: Tensor, weight: Tensor) -> Any: ...
 
 
-def has_free_parameters(model: LatentModel) -> TypeGuard[ParametricModel]:
-    """Whether a model has parameters that can be moved; a posterior over parameters has none."""
-    if not isinstance(model, ParametricModel):
-        return False
-    try:
-        model.free()
-    except TypeError:
-        return False
-    return True
-
-
 def require_free_parameters(model: LatentModel) -> ParametricModel:
     """The model, or a TypeError where the error of its parameters cannot be computed."""
-    if not has_free_parameters(model):
-        raise TypeError(
-            f"the parameter error of {type(model).__name__} cannot be computed from training rows: leave out train="
-        )
-    return model
+    try:
+        if isinstance(model, ParametricModel):
+            model.free()  # a posterior over parameters has none
+            return model
+    except TypeError:
+        pass
+    raise TypeError(
+        f"the parameter error of {type(model).__name__} cannot be computed from training rows: leave out train="
+    )
 
 
 def has_parameter_error(model: LatentModel) -> bool:
     """Whether the parameter error can be computed from training rows, at a bearable cost."""
-    return has_free_parameters(model) and flatten(model.free()).numel() <= MAX_PARAMETERS
+    try:
+        free = require_free_parameters(model).free()
+    except TypeError:
+        return False
+    return flatten(free).numel() <= MAX_PARAMETERS
 
 
 @dataclass(frozen=True)
