@@ -15,7 +15,7 @@ import torch
 import boxloop
 from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.average import Running
-from boxloop.persist import FileMixin, ModelFileError, model_file, save_tree
+from boxloop.persist import FileMixin, ModelFileError, get_model_file, save_tree
 from estimators.cases import EVERYONE, Case, assert_same, blobs, everyone, factors, told
 from estimators.public_cases import PUBLIC, Public
 
@@ -144,7 +144,7 @@ def test_every_estimator_has_a_file() -> None:
         kind.__name__ for kind in kinds
     }
     assert all(
-        issubclass(kind, FileMixin) and hasattr(kind, "save") and model_file(kind).facts for kind in kinds
+        issubclass(kind, FileMixin) and hasattr(kind, "save") and get_model_file(kind).facts for kind in kinds
     )
 
 

@@ -24,7 +24,7 @@ import boxloop
 from boxloop.cli import main
 from boxloop.estimators import checkpoints
 from boxloop.loop import Progress
-from boxloop.persist import Checkpoint, CheckpointWriter, load_tree, model_file
+from boxloop.persist import Checkpoint, CheckpointWriter, get_model_file, load_tree
 
 ROUNDS = 60
 MODELS = {
@@ -118,7 +118,7 @@ def suffer_kills(path: Path, times: str) -> None:
 
 def read_state(path: Path) -> Any:
     """The checkpoint of a fit, whichever it is."""
-    files = [model_file(type(make())) for make in MODELS.values()]
+    files = [get_model_file(type(make())) for make in MODELS.values()]
     parts = {name: kind for file in files for name, kind in file.classes.items()}
     classes = {**parts, **checkpoints.STATES, "Checkpoint": Checkpoint}
     return load_tree(path, classes, checkpoints.CONSTRAINTS).tree

@@ -23,9 +23,9 @@ from boxloop.persist import (
     Constraints,
     ModelFile,
     ModelFileError,
-    is_of,
-    match,
-    model_file,
+    get_model_file,
+    is_of_type,
+    match_axis,
 )
 from persist.mutations import mutations, seal, split
 from persist.saved_models import MODELS, SavedModel, not_finite
@@ -137,7 +137,7 @@ def test_the_fuzzer_sees_what_it_looks_for(tmp_path: Path) -> None:
 
 
 FILES: dict[str, ModelFile] = {
-    name: model_file(getattr(boxloop, name))
+    name: get_model_file(getattr(boxloop, name))
     for name in boxloop.estimators.__all__
     if hasattr(getattr(boxloop, name), "save")
 }
@@ -183,18 +183,18 @@ def _parts(annotation: Any) -> list[Any]:
     ],
 )  # fmt: skip
 def test_types(value: Any, annotation: Any, right: bool) -> None:
-    assert is_of(value, annotation) is right
+    assert is_of_type(value, annotation) is right
 
 
 def test_axes_of_one_name_have_one_length() -> None:
     axes: dict[str, Any] = {}
-    assert match("k-1", 0, axes)
+    assert match_axis("k-1", 0, axes)
     assert axes == {"k": 1}
-    assert not match("k", 2, axes)
-    assert match("d|1", 1, axes)
+    assert not match_axis("k", 2, axes)
+    assert match_axis("d|1", 1, axes)
     assert "d" not in axes
-    assert match("3", 3, axes)
-    assert not match("3", 4, axes)
+    assert match_axis("3", 3, axes)
+    assert not match_axis("3", 4, axes)
 
 
 def test_values_of_matrices_and_weights() -> None:

@@ -60,7 +60,7 @@ from boxloop.fit import Epochs, Trainer, TrainState, coordinates, current_worker
 from boxloop.loop import Progress
 from boxloop.models import Convolutions, Layers, Part, SavedModule
 from boxloop.numeric import generator, seed, spawn
-from boxloop.persist import PROGRESS, ModelFile, Saved, SaveMixin, is_of
+from boxloop.persist import PROGRESS, ModelFile, Saved, SaveMixin, is_of_type
 from boxloop.twoview import (
     CONSTRAINTS,
     RIDGES,
@@ -556,7 +556,7 @@ def _has_matching_schemas(estimator: Any, saved: Saved) -> str | None:
 
 def _find_schema_fault(schema: ViewSchema, view: View, n_values: int) -> str | None:
     labels = list(schema.values or ())
-    alike = is_of(labels, list[str]) or is_of(labels, list[bool | int | float])
+    alike = is_of_type(labels, list[str]) or is_of_type(labels, list[bool | int | float])
     if not alike or any(isinstance(label, float) and not math.isfinite(label) for label in labels):
         return f"the values {labels} of {schema.word} must be text, or finite numbers"
     finite = isinstance(view, FiniteView)

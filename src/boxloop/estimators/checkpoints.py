@@ -32,7 +32,7 @@ from boxloop.persist import (
     Constraints,
     Nested,
     Number,
-    model_file,
+    get_model_file,
     read_checkpoint,
 )
 from boxloop.tree import flatten
@@ -117,7 +117,7 @@ def add_checkpoint(estimator: BaseEstimator, plan: Plan, source: Source) -> Plan
     """The plan with a checkpoint writer, and resumed from the checkpoint if it exists."""
     path = Path(estimator.checkpoint)
     fingerprint = _fingerprint_fit(estimator, source)
-    classes = {**model_file(type(estimator)).classes, **STATES}
+    classes = {**get_model_file(type(estimator)).classes, **STATES}
     resume = read_checkpoint(path, classes, fingerprint, CONSTRAINTS) if path.exists() else None
     if resume is not None:  # Files are read onto the CPU.
         resume = replace(resume, state=resume.state.to(pick_device(estimator.device)))

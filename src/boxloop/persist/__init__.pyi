@@ -25,8 +25,8 @@ from .constraints import (
     Values as Values,
     check_types as check_types,
     describe_type as describe_type,
-    is_of as is_of,
-    match as match,
+    is_of_type as is_of_type,
+    match_axis as match_axis,
 )
 from .container import SUFFIX, ModelFileError, read_container as read_container
 from .registry import (
@@ -38,9 +38,9 @@ from .registry import (
     ModelFile as ModelFile,
     SaveMixin as SaveMixin,
     Wrapped as Wrapped,
+    get_model_file as get_model_file,
     load_model as load_model,
     load_registered as load_registered,
-    model_file as model_file,
 )
 from .trees import Saved, load_tree, save_tree
 

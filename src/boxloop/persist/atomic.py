@@ -44,7 +44,7 @@ def write_atomic(path: str | os.PathLike[str], data: bytes) -> None:
         raise IsADirectoryError(EISDIR, "a folder is there; give the name of a file", str(target))
     if target.exists() and not target.is_file():
         raise OSError(f"{target}: a device or pipe cannot be replaced; give the name of an ordinary file")
-    _sweep(target)
+    _remove_leftovers(target)
     with open_temporary(target) as (file, temporary):
         with suppress(OSError):  # nothing to replace, or a file system without permissions
             os.fchmod(file.fileno(), stat.S_IMODE(target.stat().st_mode))
@@ -70,7 +70,7 @@ def open_temporary(target: Path) -> Iterator[tuple[IO[bytes], Path]]:
         temporary.unlink(missing_ok=True)
 
 
-def _sweep(target: Path) -> None:
+def _remove_leftovers(target: Path) -> None:
     """Remove temporary files of this target whose writer is dead."""
     pattern = re.compile(rf"\.{re.escape(target.name)}\.\d+-[0-9a-f]{{8}}\.tmp")
     for leftover in target.parent.iterdir():

@@ -153,7 +153,7 @@ def read_checkpoint(
     checkpoint, belongs = saved.tree, saved.extra.get("fingerprint")
     if not isinstance(checkpoint, Checkpoint) or not isinstance(belongs, dict):
         raise ModelFileError(f"{os.fspath(path)}: a model, not a checkpoint")
-    _compare(path, belongs, fingerprint)
+    _check_fingerprint(path, belongs, fingerprint)
     return Outcome(
         state=checkpoint.state,
         trace=checkpoint.trace.tolist(),
@@ -173,7 +173,9 @@ def is_checkpoint(path: str | os.PathLike[str]) -> bool:
     return isinstance(tree, dict) and tree.get("class") == Checkpoint.__name__
 
 
-def _compare(path: str | os.PathLike[str], there: Mapping[str, Any], here: Mapping[str, Any]) -> None:
+def _check_fingerprint(
+    path: str | os.PathLike[str], there: Mapping[str, Any], here: Mapping[str, Any]
+) -> None:
     """Compare as text: NaN equals itself, and a tuple the list it comes back as."""
     for key in sorted({*there, *here}):
         old, new = (

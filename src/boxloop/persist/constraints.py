@@ -31,7 +31,7 @@ class Values(NamedTuple):
     hold: Callable[[Tensor], bool]
 
 
-def _within(low: float, high: float) -> Callable[[Tensor], bool]:
+def _make_range_test(low: float, high: float) -> Callable[[Tensor], bool]:
     return lambda x: bool(((x > low) & (x < high)).all())
 
 
@@ -75,10 +75,10 @@ REAL = Values("finite, and so must be its square", _has_finite_squares)
 LOCATION = Values("finite, and so must be its square in float64", _is_location)
 """Of data in units of their own, of which single precision may hold more than it can square."""
 SCALE = Values("positive, with a square that is neither 0 nor infinite", _is_scale)
-LOGARITHM = Values("between -700 and 700", _within(-700.0, 700.0))
+LOGARITHM = Values("between -700 and 700", _make_range_test(-700.0, 700.0))
 POSITIVE = Values("finite and positive, and so must be its reciprocal", _is_positive)
 NOT_NEGATIVE = Values("finite and at least 0", lambda x: bool(((x >= 0.0) & (x < math.inf)).all()))
-PROBABILITY = Values("between 0 and 1, both excluded", _within(0.0, 1.0))
+PROBABILITY = Values("between 0 and 1, both excluded", _make_range_test(0.0, 1.0))
 SHARE = Values("between 0 and 1", lambda x: bool(((x >= 0.0) & (x <= 1.0)).all()))
 SIMPLEX = Values("positive, with rows that sum to 1", lambda x: bool((x > 0.0).all()) and _is_simplex(x))
 LOG_SIMPLEX = Values("logarithms of weights that sum to 1", lambda x: _is_simplex(x.exp()))
@@ -109,7 +109,7 @@ class Array:
         tokens = self.axes.split()
         shape = tuple(value.shape)
         fits = len(shape) == len(tokens) and min(shape, default=self.least) >= self.least
-        if not fits or not all(match(token, n, axes) for token, n in zip(tokens, shape, strict=True)):
+        if not fits or not all(match_axis(token, n, axes) for token, n in zip(tokens, shape, strict=True)):
             known = ", ".join(f"{k} = {n}" for k, n in axes.items() if k in self.axes)
             wanted = f"({', '.join(tokens)})" + (f" with {known}" if known else "")
             raise ModelFileError(f"the field {place!r} has shape {shape}, not {wanted}")
@@ -133,9 +133,9 @@ class Number:
         """Compare with the bounds."""
         inside = self.least <= value <= self.most and (value > self.above or self.above == -math.inf)
         if not inside or (self.finite and not math.isfinite(value)):
-            raise ModelFileError(f"the field {place!r} is {value!r:.40}: {self._words()}")
+            raise ModelFileError(f"the field {place!r} is {value!r:.40}: {self._describe_bounds()}")
 
-    def _words(self) -> str:
+    def _describe_bounds(self) -> str:
         low = f"above {self.above}" if self.above > -math.inf else f"at least {self.least}"
         return f"it must be {low} and at most {self.most}"
 
@@ -159,7 +159,7 @@ class Nested:
             raise ModelFileError(f"the field {place!r} is a {type(value).__name__}, not one of {known}")
         for pair in self.axes.split():
             own, _, outer = pair.partition("=")
-            if own in inner and not match(outer or own, inner[own], axes):
+            if own in inner and not match_axis(outer or own, inner[own], axes):
                 raise ModelFileError(
                     f"the field {place!r} has {own} = {inner[own]}, which does not fit the {outer or own} = "
                     f"{axes.get((outer or own).split('|')[0])} of the fields beside it"
@@ -185,13 +185,15 @@ class Constraints:
 Table = Mapping[type, Constraints]
 
 
-def match(token: str, length: Any, axes: Axes) -> bool:
+def match_axis(token: str, length: Any, axes: Axes) -> bool:
     """Whether a length is that of an axis, which is known from now on.
 
     Example:
         >>> axes = {"k": 3}
-        >>> match("k", 3, axes), match("k+1", 4, axes), match("k|1", 1, axes), match("d", 7, axes), axes
-        (True, True, True, True, {'k': 3, 'd': 7})
+        >>> all([match_axis("k", 3, axes), match_axis("k+1", 4, axes), match_axis("k|1", 1, axes)])
+        True
+        >>> match_axis("d", 7, axes), axes
+        (True, {'k': 3, 'd': 7})
     """
     name, _, other = token.partition("|")
     if other and length == int(other):
@@ -251,18 +253,20 @@ LARGEST = 2**63
 
 def check_types(kind: type, fields: Mapping[str, Any], place: str) -> None:
     """Check values against the annotations of a dataclass, before it is built of them."""
-    hints = _hints(kind)
+    hints = _get_type_hints(kind)
     for name, value in fields.items():
-        if not is_of(value, hints[name]):
+        if not is_of_type(value, hints[name]):
             where = f"{place}.{name}".lstrip(".")
-            raise ModelFileError(f"the field {where!r} is {_shown(value)}, not {describe_type(hints[name])}")
+            raise ModelFileError(
+                f"the field {where!r} is {_describe_value(value)}, not {describe_type(hints[name])}"
+            )
 
 
-def is_of(value: Any, annotation: Any) -> bool:
+def is_of_type(value: Any, annotation: Any) -> bool:
     """Whether a value read from JSON or a file is of an annotated type; a class of functions is any object.
 
     Example:
-        >>> is_of([1, 2], list[int]), is_of(True, int), is_of(1, float), is_of("a", str | None)
+        >>> is_of_type([1, 2], list[int]), is_of_type(True, int), is_of_type(1, float), is_of_type("a", str | None)
         (True, False, True, True)
     """
     if isinstance(annotation, typing.TypeVar):  # of trees and models: which, only the tables know
@@ -271,25 +275,25 @@ def is_of(value: Any, annotation: Any) -> bool:
     if annotation is Any:
         return True
     if origin in (typing.Union, types.UnionType):
-        return any(is_of(value, one) for one in inner)
+        return any(is_of_type(value, one) for one in inner)
     if origin is typing.Literal:
         return type(value) is str and value in inner
     if origin is dict:
         return isinstance(value, dict) and all(
-            is_of(k, inner[0]) and is_of(v, inner[1]) for k, v in value.items()
+            is_of_type(k, inner[0]) and is_of_type(v, inner[1]) for k, v in value.items()
         )
     if origin in (list, tuple):
-        return isinstance(value, origin) and _are_of(value, origin, inner)
-    return _is_plain(value, origin or annotation)
+        return isinstance(value, origin) and _are_of_types(value, origin, inner)
+    return _is_instance(value, origin or annotation)
 
 
-def _are_of(values: Any, origin: type, inner: tuple[Any, ...]) -> bool:
+def _are_of_types(values: Any, origin: type, inner: tuple[Any, ...]) -> bool:
     if origin is list or inner[1:] == (...,):
-        return all(is_of(item, inner[0]) for item in values)
-    return len(values) == len(inner) and all(is_of(item, one) for item, one in zip(values, inner))
+        return all(is_of_type(item, inner[0]) for item in values)
+    return len(values) == len(inner) and all(is_of_type(item, one) for item, one in zip(values, inner))
 
 
-def _is_plain(value: Any, kind: Any) -> bool:
+def _is_instance(value: Any, kind: Any) -> bool:
     if kind is float:
         return type(value) is float or (type(value) is int and abs(value) < LARGEST)
     if kind is int:
@@ -302,7 +306,7 @@ def _is_plain(value: Any, kind: Any) -> bool:
 
 
 @cache
-def _hints(kind: type) -> dict[str, Any]:
+def _get_type_hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
@@ -316,6 +320,6 @@ def describe_type(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).replace("typing.", "")
 
 
-def _shown(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     plain = value is None or isinstance(value, bool | int | float | str)
     return f"{value!r:.40}" if plain else f"a {type(value).__name__}"

@@ -17,7 +17,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -71,7 +71,7 @@ class ModelFileError(ValueError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorEntry:
     """What the header says of one tensor: its type, its shape and its bytes within the data."""
 
     dtype: str
@@ -85,7 +85,7 @@ class Container:
     """A whole file: the document, each tensor's place, and all the bytes."""
 
     document: dict[str, Any]
-    entries: dict[str, Entry]
+    entries: dict[str, TensorEntry]
     data: bytes
     start: int
 
@@ -106,13 +106,13 @@ def write_container(
     path: str | os.PathLike[str], document: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> None:
     """Write tensors and the document that describes them, replacing an older file only when the new one is complete."""
-    stored = {name: _stored(name, tensor) for name, tensor in tensors.items()}
-    sealed = _seal(
+    stored = {name: _copy_for_file(name, tensor) for name, tensor in tensors.items()}
+    sealed = _seal_document(
         {
             **document,
             "format": FORMAT,
             "version": __version__,
-            "tensors": {name: _record(tensor) for name, tensor in stored.items()},
+            "tensors": {name: _describe_tensor(tensor) for name, tensor in stored.items()},
         }
     )
     data = safetensors.torch.save(stored, metadata={KEY: sealed})
@@ -135,7 +135,7 @@ def _check_replaceable(path: Path) -> None:
         )
 
 
-def _stored(name: str, tensor: Tensor) -> Tensor:
+def _copy_for_file(name: str, tensor: Tensor) -> Tensor:
     """A copy that owns its memory, in the layout of the file."""
     if tensor.dtype not in _NAMES or tensor.layout != torch.strided:
         raise ModelFileError(
@@ -144,33 +144,33 @@ def _stored(name: str, tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
 
 
-def _record(tensor: Tensor) -> dict[str, Any]:
+def _describe_tensor(tensor: Tensor) -> dict[str, Any]:
     content = tensor.reshape(-1).view(torch.uint8).numpy()
-    return _claim(_NAMES[tensor.dtype], tuple(tensor.shape), content.data)
+    return _make_record(_NAMES[tensor.dtype], tuple(tensor.shape), content.data)
 
 
-def _claim(dtype: str, shape: tuple[int, ...], content: memoryview) -> dict[str, Any]:
+def _make_record(dtype: str, shape: tuple[int, ...], content: memoryview) -> dict[str, Any]:
     return {"dtype": dtype, "shape": list(shape), "sha256": hashlib.sha256(content).hexdigest()}
 
 
-def _canonical(document: Mapping[str, Any]) -> str:
+def _to_canonical_json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"))
 
 
-def _seal(document: Mapping[str, Any]) -> str:
+def _seal_document(document: Mapping[str, Any]) -> str:
     """The document as text, with its digest."""
     try:
-        plain = parse_json(_canonical(document), "extra")
+        plain = parse_json(_to_canonical_json(document), "extra")
     except (TypeError, ValueError, RecursionError) as error:
         raise ModelFileError(f"extra must be plain JSON: {error}") from error
-    digest = hashlib.sha256(_canonical(plain).encode()).hexdigest()
-    return _canonical({**plain, "sha256": digest})
+    digest = hashlib.sha256(_to_canonical_json(plain).encode()).hexdigest()
+    return _to_canonical_json({**plain, "sha256": digest})
 
 
 def read_container(path: str | os.PathLike[str]) -> Container:
     """Read a model file and check that it is as it was written, to the last bit; what it means is for the caller."""
     container = _read_layout(path)
-    document = _unseal(container.document)
+    document = _check_seal(container.document)
     _check_tensors(document["tensors"], container)
     columns = document["columns"]
     if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
@@ -186,20 +186,30 @@ def _read_layout(path: str | os.PathLike[str]) -> Container:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         prefix = file.read(8)
-        length = _header_length(prefix, size)
+        length = _read_header_length(prefix, size)
         header = file.read(length)
         start = 8 + length
         fields = parse_json(header, "the header")
-        document = _document(fields.pop("__metadata__", None))
-        entries = {name: _entry(name, value) for name, value in fields.items()}
-        _check_places(entries, size - start)
-        return Container(document, entries, prefix + header + _read_exactly(file, size - start), start)
+        metadata = fields.pop("__metadata__", None)
+        if not isinstance(metadata, dict) or not isinstance(metadata.get(KEY), str):
+            raise ModelFileError(
+                f"a safetensors file, but not a model file: its metadata has no {KEY!r} document"
+            )
+        document = parse_json(metadata[KEY], f"the {KEY!r} document")
+        entries = {name: _parse_entry(name, value) for name, value in fields.items()}
+        _check_tiling(entries, size - start)
+        data = file.read(size - start)
+        if len(data) != size - start:
+            raise ModelFileError("truncated while it was read")
+        return Container(document, entries, prefix + header + data, start)
 
 
 def parse_json(text: bytes | str, what: str) -> dict[str, Any]:
     """A JSON object in which no key occurs twice; ``what`` names it in errors."""
     try:
-        value = json.loads(text if isinstance(text, str) else text.decode(), object_pairs_hook=_unique)
+        value = json.loads(
+            text if isinstance(text, str) else text.decode(), object_pairs_hook=_refuse_duplicate_keys
+        )
     except ModelFileError:
         raise
     except (ValueError, RecursionError) as error:
@@ -209,7 +219,7 @@ def parse_json(text: bytes | str, what: str) -> dict[str, Any]:
     return value
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -218,7 +228,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _header_length(prefix: bytes, size: int) -> int:
+def _read_header_length(prefix: bytes, size: int) -> int:
     length = int.from_bytes(prefix, "little")
     if len(prefix) == 8 and 2 <= length <= min(HEADER_LIMIT, size - 8):
         return length
@@ -234,15 +244,7 @@ def _header_length(prefix: bytes, size: int) -> int:
     raise ModelFileError(f"truncated: a header of {length} bytes in a file of {size}")
 
 
-def _document(metadata: Any) -> dict[str, Any]:
-    if not isinstance(metadata, dict) or not isinstance(metadata.get(KEY), str):
-        raise ModelFileError(
-            f"a safetensors file, but not a model file: its metadata has no {KEY!r} document"
-        )
-    return parse_json(metadata[KEY], f"the {KEY!r} document")
-
-
-def _entry(name: str, value: Any) -> Entry:
+def _parse_entry(name: str, value: Any) -> TensorEntry:
     """Check one tensor's claims against each other."""
     if re.fullmatch(r"\w+(\.\w+)*", name) is None:
         raise ModelFileError(f"{name!r} is not a name of a tensor")
@@ -257,14 +259,14 @@ def _entry(name: str, value: Any) -> Entry:
         raise ModelFileError(f"the tensor {name!r} has an impossible shape")
     if math.prod(shape) * DTYPES[dtype].itemsize != place[1] - place[0]:
         raise ModelFileError(f"the tensor {name!r} of type {dtype} and shape {shape} does not fill {place}")
-    return Entry(dtype, tuple(shape), place[0], place[1])
+    return TensorEntry(dtype, tuple(shape), place[0], place[1])
 
 
 def _are_counts(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and item >= 0 for item in value)
 
 
-def _check_places(entries: dict[str, Entry], size: int) -> None:
+def _check_tiling(entries: dict[str, TensorEntry], size: int) -> None:
     """The tensors must tile the data: no overlap, no gap, nothing beyond the end."""
     reached = 0
     for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
@@ -280,14 +282,7 @@ def _check_places(entries: dict[str, Entry], size: int) -> None:
         raise ModelFileError(f"{size - reached} bytes follow the last tensor")
 
 
-def _read_exactly(file: IO[bytes], size: int) -> bytes:
-    data = file.read(size)
-    if len(data) != size:
-        raise ModelFileError("truncated while it was read")
-    return data
-
-
-def _unseal(sealed: dict[str, Any]) -> dict[str, Any]:
+def _check_seal(sealed: dict[str, Any]) -> dict[str, Any]:
     """The document without its digest, once format and digest are right."""
     document = dict(sealed)
     digest, number = document.pop("sha256", None), document.get("format")
@@ -301,7 +296,7 @@ def _unseal(sealed: dict[str, Any]) -> dict[str, Any]:
             f"it has format {number}, written by boxloop {document.get('version')!r}; this is boxloop {__version__}, "
             f"which reads format {FORMAT}: {remedy}"
         )
-    if digest != hashlib.sha256(_canonical(document).encode()).hexdigest():
+    if digest != hashlib.sha256(_to_canonical_json(document).encode()).hexdigest():
         raise ModelFileError("the document is damaged: its SHA-256 is not the one recorded")
     if set(document) != _PARTS:
         raise ModelFileError(f"the document has the parts {sorted(document)}, not {sorted(_PARTS)}")
@@ -317,7 +312,7 @@ def _check_tensors(recorded: Any, container: Container) -> None:
             f"the tensor {name!r} is in the {'document' if name in recorded else 'header'} only"
         )
     for name, entry in container.entries.items():
-        if recorded[name] != _claim(entry.dtype, entry.shape, container.bytes_of(name)):
+        if recorded[name] != _make_record(entry.dtype, entry.shape, container.bytes_of(name)):
             raise ModelFileError(
                 f"the tensor {name!r} is damaged: its type, shape or SHA-256 is not as recorded"
             )

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from sklearn.frozen import FrozenEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from boxloop.persist.constraints import Table, describe_type, is_of, validate
+from boxloop.persist.constraints import Table, describe_type, is_of_type, validate
 from boxloop.persist.container import Container, ModelFileError, read_container
-from boxloop.persist.trees import Saved, build_tree, decode, encode, naming, save_tree
+from boxloop.persist.trees import Saved, build_tree, decode_tree, encode_tree, name_file_in_errors, save_tree
 from boxloop.tree import Tree
 
 PROGRESS: dict[str, Any] = {
@@ -151,7 +151,7 @@ class Wrapped(Tree):
 Estimator = TypeVar("Estimator", bound=FileMixin)
 
 
-def model_file(kind: type[FileMixin]) -> ModelFile:
+def get_model_file(kind: type[FileMixin]) -> ModelFile:
     """What the file of an estimator class holds."""
     return kind._model_file
 
@@ -159,25 +159,25 @@ def model_file(kind: type[FileMixin]) -> ModelFile:
 def save_model(estimator: SaveMixin, path: str | PathLike[str]) -> None:
     """Write a fitted estimator to the file that its class declares."""
     check_is_fitted(estimator, msg="this %(name)s is not fitted yet: call fit before save")
-    tree = _saved_tree(estimator)
-    save_tree(path, tree, columns=_column_names(estimator), extra=_describe(estimator))
+    tree = _make_saved_tree(estimator)
+    save_tree(path, tree, columns=_get_column_names(estimator), extra=_estimator_to_json(estimator))
 
 
-def _saved_tree(estimator: FileMixin) -> Tree:
+def _make_saved_tree(estimator: FileMixin) -> Tree:
     tree = estimator._to_tree()
     for place in estimator._model_file.modules.values():
-        part = _part(tree, place)
+        part = _get_part(tree, place)
         if part is not None:
             tree = _replace_part(tree, place, part.without_module())
     return tree
 
 
-def _describe(estimator: FileMixin) -> dict[str, Any]:
+def _estimator_to_json(estimator: FileMixin) -> dict[str, Any]:
     """Class, plain parameters and fitted attributes, as JSON."""
     attributes = vars(estimator)
     return {
         "estimator": type(estimator).__name__,
-        "params": _plain_parameters(estimator),
+        "params": _parameters_to_json(estimator),
         "facts": {
             name: _fact_to_json(name, attributes[name], kind)
             for name, kind in estimator._model_file.facts.items()
@@ -185,7 +185,7 @@ def _describe(estimator: FileMixin) -> dict[str, Any]:
     }
 
 
-def _column_names(estimator: FileMixin) -> list[str]:
+def _get_column_names(estimator: FileMixin) -> list[str]:
     return [str(name) for name in vars(estimator).get("feature_names_in_", ())]
 
 
@@ -204,25 +204,25 @@ def save_meta_estimator(estimator: MetaSaveMixin, path: str | PathLike[str]) -> 
             f"{name}.save needs an estimator of boxloop inside, which has a file; got {type(inner).__name__}"
         )
     extra = {
-        **_describe(estimator),
-        "inner": {**_describe(inner), "columns": _column_names(inner)},
-        "template": _plain_parameters(template),
+        **_estimator_to_json(estimator),
+        "inner": {**_estimator_to_json(inner), "columns": _get_column_names(inner)},
+        "template": _parameters_to_json(template),
     }
-    tree = Wrapped(_saved_tree(inner), estimator._to_tree())
-    save_tree(path, tree, columns=_column_names(estimator), extra=extra)
+    tree = Wrapped(_make_saved_tree(inner), estimator._to_tree())
+    save_tree(path, tree, columns=_get_column_names(estimator), extra=extra)
 
 
 def load_model(
     path: str | PathLike[str], kind: type[Estimator], modules: Mapping[str, Any] | None = None
 ) -> Estimator:
     """Read the file of an estimator of a class."""
-    with naming(path):
-        return _restore(read_container(path), kind, modules or {})
+    with name_file_in_errors(path):
+        return _restore_estimator(read_container(path), kind, modules or {})
 
 
 def load_registered(path: str | PathLike[str], find: Callable[[str], type[FileMixin] | None]) -> Any:
     """Read the file of an estimator whose class is found by its name; ``find`` gives None for an unknown one."""
-    with naming(path):
+    with name_file_in_errors(path):
         container = read_container(path)
         if "estimator" not in container.document["extra"]:
             raise ModelFileError(
@@ -234,7 +234,7 @@ def load_registered(path: str | PathLike[str], find: Callable[[str], type[FileMi
             raise ModelFileError(f"holds the estimator {name!r}, which this version of boxloop does not know")
         if issubclass(kind, MetaSaveMixin):
             return _restore_meta(container, kind, find)
-        return _restore(container, kind, {})
+        return _restore_estimator(container, kind, {})
 
 
 def _restore_meta(
@@ -243,7 +243,7 @@ def _restore_meta(
     """A meta-estimator and the estimator inside, each checked as if it had a file of its own."""
     extra, file = container.document["extra"], kind._model_file
     inner_extra, template = extra.get("inner"), extra.get("template")
-    if not isinstance(inner_extra, dict) or not is_of(inner_extra.get("columns"), list[str]):
+    if not isinstance(inner_extra, dict) or not is_of_type(inner_extra.get("columns"), list[str]):
         raise ModelFileError(f"holds a {kind.__name__} without the estimator inside")
     name = inner_extra.get("estimator")
     inner_kind = find(name) if isinstance(name, str) else None
@@ -263,24 +263,26 @@ def _restore_meta(
         if not isinstance(tree, one.model):
             raise ModelFileError(f"a {one.model.__name__} is needed, the file has a {type(tree).__name__}")
         parts.append(Saved(tree, columns, about, validate(tree, one.constraints)))
-    fitted = _assemble(parts[0], inner_kind, {})
-    blank = _construct(inner_kind, _read_parameters({"params": template}, inner_kind), {})
-    estimator = _assemble(parts[1], kind, {}, {"estimator": blank})
+    fitted = _assemble_estimator(parts[0], inner_kind, {})
+    blank = _construct_estimator(inner_kind, _read_parameters({"params": template}, inner_kind), {})
+    estimator = _assemble_estimator(parts[1], kind, {}, {"estimator": blank})
     setattr(estimator, kind._fitted_attribute, fitted)
     return estimator
 
 
-def _restore(container: Container, kind: type[Estimator], modules: Mapping[str, Any]) -> Estimator:
+def _restore_estimator(container: Container, kind: type[Estimator], modules: Mapping[str, Any]) -> Estimator:
     name, file, extra = kind.__name__, kind._model_file, container.document["extra"]
     if extra.get("estimator") != name:
         raise ModelFileError(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
     saved = build_tree(container, file.classes, file.constraints)
     if not isinstance(saved.tree, file.model):
         raise ModelFileError(f"{name} has a {file.model.__name__}, the file a {type(saved.tree).__name__}")
-    return _assemble(saved, kind, modules)
+    return _assemble_estimator(saved, kind, modules)
 
 
-def _construct(kind: type[Estimator], parameters: Mapping[str, Any], more: Mapping[str, Any]) -> Any:
+def _construct_estimator(
+    kind: type[Estimator], parameters: Mapping[str, Any], more: Mapping[str, Any]
+) -> Any:
     """An estimator that is not fitted, its parameters checked; those in ``more`` that it does not have are left out."""
     make: Any = kind
     known = make._get_param_names()
@@ -292,7 +294,7 @@ def _construct(kind: type[Estimator], parameters: Mapping[str, Any], more: Mappi
     return estimator
 
 
-def _assemble(
+def _assemble_estimator(
     saved: Saved, kind: type[Estimator], modules: Mapping[str, Any], more: Mapping[str, Any] | None = None
 ) -> Estimator:
     """A fitted estimator from what a file holds of it; ``more`` are parameters that are not plain values."""
@@ -300,12 +302,12 @@ def _assemble(
     parameters, facts = _read_parameters(extra, kind), _read_facts(extra, file.facts)
     columns = _read_columns(saved, facts["n_features_in_"])
     given = {key: module for key, module in modules.items() if module is not None}
-    estimator = _construct(kind, parameters, {**given, **(more or {})})
+    estimator = _construct_estimator(kind, parameters, {**given, **(more or {})})
     estimator.__dict__.update({**facts, **columns})
     tree = saved.tree
     for parameter, place in file.modules.items():
-        part = _part(tree, place)
-        filled = _with_module(part, parameter, given.get(parameter), name)
+        part = _get_part(tree, place)
+        filled = _fill_module(part, parameter, given.get(parameter), name)
         tree = tree if filled is None else _replace_part(tree, place, filled)
     try:
         for check in file.checks:
@@ -320,7 +322,7 @@ def _assemble(
     return estimator
 
 
-def _part(tree: Any, place: str) -> HoldsModule | None:
+def _get_part(tree: Any, place: str) -> HoldsModule | None:
     """The part of a tree at a dotted path; None where a class on the way has no such field."""
     for step in place.split("."):
         tree = getattr(tree, step, None)
@@ -334,7 +336,7 @@ def _replace_part(tree: Any, place: str, part: Any) -> Any:
     return dataclasses.replace(tree, **{step: inner})
 
 
-def _with_module(part: HoldsModule | None, parameter: str, module: Any, name: str) -> HoldsModule | None:
+def _fill_module(part: HoldsModule | None, parameter: str, module: Any, name: str) -> HoldsModule | None:
     """A part whose network can be called, with the tensors of the file; None where it is as it was."""
     wanted = None if part is None else part.saved_module
     if part is None or wanted is None:
@@ -353,7 +355,7 @@ def _with_module(part: HoldsModule | None, parameter: str, module: Any, name: st
         raise ModelFileError(f"the {parameter} given is not the one that was saved: {error}") from error
 
 
-def _plain_parameters(estimator: Any) -> dict[str, Any]:
+def _parameters_to_json(estimator: Any) -> dict[str, Any]:
     """Parameters of the constructor that are plain values, or sequences of them."""
     given = estimator.get_params(deep=False).items()
     scalars: dict[str, Any] = {
@@ -368,20 +370,20 @@ def _plain_parameters(estimator: Any) -> dict[str, Any]:
         if scalars.get(name) is not None:
             kept[name] = [item.item() if isinstance(item, np.generic) else item for item in scalars[name]]
     if "param_grid" in scalars:
-        kept["param_grid"] = _plain_grid(scalars["param_grid"])
+        kept["param_grid"] = _grid_to_json(scalars["param_grid"])
     return kept
 
 
-def _plain_grid(value: Any) -> Any:
+def _grid_to_json(value: Any) -> Any:
     """A grid of parameters as JSON."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, Mapping):
-        return {str(name): _plain_grid(part) for name, part in value.items()}
+        return {str(name): _grid_to_json(part) for name, part in value.items()}
     if isinstance(value, list | tuple | range):
-        return [_plain_grid(part) for part in value]
+        return [_grid_to_json(part) for part in value]
     if value is not None and not isinstance(value, bool | int | float | str):
         raise ModelFileError(f"param_grid holds a {type(value).__name__}, which a model file cannot hold")
     return value
@@ -396,7 +398,7 @@ def _read_parameters(extra: Mapping[str, Any], kind: type[FileMixin]) -> dict[st
     found = {**given, "device": "cpu"} if "device" in make._get_param_names() else dict(given)
     for name, wanted in SEQUENCES.items():
         if found.get(name) is not None:
-            if not is_of(found[name], wanted):
+            if not is_of_type(found[name], wanted):
                 raise ModelFileError(f"the parameter {name!r} must be a {describe_type(wanted)}")
             found[name] = tuple(found[name])
     if min(found.get("hidden") or (1,)) < 1:
@@ -418,20 +420,20 @@ def _read_facts(extra: Mapping[str, Any], kinds: Mapping[str, Any]) -> dict[str,
 def _fact_to_json(name: str, value: Any, kind: Any) -> Any:
     if kind is Labels:
         values = value.tolist()
-        if not is_of(values, list[bool | int | float | str]):
+        if not is_of_type(values, list[bool | int | float | str]):
             raise ModelFileError(
                 f"{name!r} holds {value.dtype}: a model file holds labels that are text, numbers or true and false; "
                 "give others to fit as text"
             )
         return {"values": values, "dtype": value.dtype.str}
-    return encode(value, {}) if dataclasses.is_dataclass(value) else value
+    return encode_tree(value, {}) if dataclasses.is_dataclass(value) else value
 
 
 def _fact_from_json(name: str, value: Any, kind: Any) -> Any:
     if kind is Labels:
         return _read_labels(name, value)
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        value = decode(value, {}, {kind.__name__: kind}, name)
+        value = decode_tree(value, {}, {kind.__name__: kind}, name)
     elif isinstance(value, list) and _holds_tuples(kind):
         value = tuple(value)
     if not _is_fact(name, value, kind):
@@ -446,7 +448,7 @@ def _holds_tuples(kind: Any) -> bool:
 
 def _is_fact(name: str, value: Any, kind: Any) -> bool:
     """Of its type; a number by itself is finite, and a count not negative."""
-    if not is_of(value, kind):
+    if not is_of_type(value, kind):
         return False
     if isinstance(value, int | float) and (type(value) is int or name.startswith("n_")) and value < 0:
         return False
@@ -458,7 +460,7 @@ def _read_labels(name: str, value: Any) -> NDArray[Any]:
     if not isinstance(value, dict) or set(value) != set(Labels._fields):
         raise ModelFileError(f"the fitted attribute {name!r} is not a list of labels with their type")
     labels, dtype = value["values"], value["dtype"]
-    if not is_of(labels, list[bool | int | float | str]) or not isinstance(dtype, str):
+    if not is_of_type(labels, list[bool | int | float | str]) or not isinstance(dtype, str):
         raise ModelFileError(f"the fitted attribute {name!r} holds {labels!r:.40}, which are no labels")
     try:
         found = np.asarray(labels, dtype=dtype)

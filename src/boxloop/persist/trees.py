@@ -58,7 +58,7 @@ def save_tree(
     if not all(isinstance(name, str) for name in columns):
         raise ModelFileError("column names must be strings")
     tensors: dict[str, Tensor] = {}
-    document = {"tree": encode(tree, tensors), "columns": list(columns), "extra": dict(extra or {})}
+    document = {"tree": encode_tree(tree, tensors), "columns": list(columns), "extra": dict(extra or {})}
     write_container(path, document, tensors)
 
 
@@ -87,12 +87,12 @@ def load_tree(
         ...
         boxloop.persist.container.ModelFileError: ...: not a model file: 0 bytes cannot hold a header
     """
-    with naming(path):
+    with name_file_in_errors(path):
         return build_tree(read_container(path), classes, constraints or {})
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def name_file_in_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Errors about a file name the file."""
     try:
         yield
@@ -107,7 +107,7 @@ def build_tree(container: Container, classes: Mapping[str, type], constraints: T
     document = container.document
     try:
         tensors = container.tensors()
-        tree = decode(document["tree"], tensors, classes)
+        tree = decode_tree(document["tree"], tensors, classes)
         axes = validate(tree, constraints) if isinstance(tree, Tree) else {}
     except ModelFileError as error:
         raise ModelFileError(f"written by boxloop {document['version']}, {error}") from error
@@ -118,8 +118,8 @@ def build_tree(container: Container, classes: Mapping[str, type], constraints: T
     return Saved(tree, tuple(document["columns"]), document["extra"], axes)
 
 
-def encode(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
-    """Describe ``value`` as JSON for :func:`decode`, and collect its tensors under their dotted paths."""
+def encode_tree(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
+    """Describe ``value`` as JSON for :func:`decode_tree`, and collect its tensors under their dotted paths."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Tensor):
@@ -127,22 +127,22 @@ def encode(value: Any, tensors: dict[str, Tensor], path: str = "") -> Any:
         return {"tensor": path}
     inner = f"{path}." if path else ""
     if type(value) is tuple:
-        return [encode(item, tensors, f"{inner}{i}") for i, item in enumerate(value)]
+        return [encode_tree(item, tensors, f"{inner}{i}") for i, item in enumerate(value)]
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = [field.name for field in dataclasses.fields(value) if field.init]
-        fields = {name: encode(getattr(value, name), tensors, f"{inner}{name}") for name in names}
+        fields = {name: encode_tree(getattr(value, name), tensors, f"{inner}{name}") for name in names}
         return {"class": type(value).__name__, "fields": fields}
     raise ModelFileError(f"{path or 'the tree'} is a {type(value).__name__}, which a model file cannot hold")
 
 
-def decode(node: Any, tensors: dict[str, Tensor], classes: Mapping[str, type], path: str = "") -> Any:
-    """Rebuild what :func:`encode` described, every field of the type that its class asks for.
+def decode_tree(node: Any, tensors: dict[str, Tensor], classes: Mapping[str, type], path: str = "") -> Any:
+    """Rebuild what :func:`encode_tree` described, every field of the type that its class asks for.
 
     Each tensor is taken out of ``tensors`` as it is used, so what remains was not asked for.
     """
     inner = f"{path}." if path else ""
     if isinstance(node, list):
-        return tuple(decode(item, tensors, classes, f"{inner}{i}") for i, item in enumerate(node))
+        return tuple(decode_tree(item, tensors, classes, f"{inner}{i}") for i, item in enumerate(node))
     if not isinstance(node, dict):
         return node
     if set(node) == {"tensor"}:
@@ -152,13 +152,14 @@ def decode(node: Any, tensors: dict[str, Tensor], classes: Mapping[str, type], p
         return tensors.pop(name)
     if set(node) == {"class", "fields"} and isinstance(node["fields"], dict):
         fields = {
-            name: decode(value, tensors, classes, f"{inner}{name}") for name, value in node["fields"].items()
+            name: decode_tree(value, tensors, classes, f"{inner}{name}")
+            for name, value in node["fields"].items()
         }
-        return _build(node["class"], fields, classes, path)
+        return _build_dataclass(node["class"], fields, classes, path)
     raise ModelFileError(f"a structure with the keys {sorted(node)} is neither a tensor nor a class")
 
 
-def _build(name: Any, fields: dict[str, Any], classes: Mapping[str, type], path: str) -> Any:
+def _build_dataclass(name: Any, fields: dict[str, Any], classes: Mapping[str, type], path: str) -> Any:
     if not isinstance(name, str) or name not in classes:
         raise ModelFileError(
             f"it needs the class {name!r}, but only {', '.join(sorted(classes))} may be built here"
