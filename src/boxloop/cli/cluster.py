@@ -38,7 +38,7 @@ def _check_address(ctx: click.Context, param: click.Parameter, value: str | None
 
 
 def cluster_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``--workers`` and ``--cluster``, which :func:`on_cluster` reads."""
+    """``--workers`` and ``--cluster``, which :func:`open_cluster` reads."""
     workers = click.option(
         "--workers",
         type=click.IntRange(min=1),

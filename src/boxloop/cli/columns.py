@@ -50,7 +50,7 @@ class SelectedColumns:
         return self.source.n_rows if self.source is not None else len(self.labels)
 
     @property
-    def n_values(self) -> int:
+    def n_labels(self) -> int:
         """Number of distinct labels."""
         return len(set(self.labels.tolist()))
 

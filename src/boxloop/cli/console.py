@@ -102,6 +102,13 @@ def echo_text(text: str = "", err: bool = False) -> None:
     click.echo(escape_controls(text), err=err)
 
 
+def echo_written(*paths: Path | None) -> None:
+    """Print which files were written; None is none."""
+    for path in paths:
+        if path is not None:
+            echo_text(f"Written: {path}")
+
+
 def echo_styled(head: str, style: str, text: str) -> None:
     """Print a sentence that begins with some words in a style of their own."""
     from rich.console import Console

@@ -132,14 +132,14 @@ def _measure_gaps(
 
     rows = open_rows(data)
     fitted = None if train is None else (rows if train == data else open_rows(train))
-    functions = [_function(name) for name in tests or FUNCTIONS[:4]]
+    functions = [_make_test_function(name) for name in tests or FUNCTIONS[:4]]
     model: Any = select_criticised_part(estimator)
     if model is not estimator:
         model = ActiveComponents(model, vars(estimator).get("training_digest_"))
     return mega(model, rows, functions=functions, train=fitted, draws=draws, random_state=seed)
 
 
-def _function(name: str) -> TestFunction:
+def _make_test_function(name: str) -> TestFunction:
     from boxloop.criticise import Below, First, Fourier, Power, Second
 
     functions: dict[str, TestFunction] = {
@@ -185,16 +185,20 @@ PARAMETER_ERROR = {
 
 def _print_gaps(found: dict[str, Any]) -> None:
     from boxloop.numeric import count_significant_digits, format_number, format_with_error
+    from boxloop.report import format_p_value
 
-    def number(value: float | None) -> str:
+    def format_or_dash(value: float | None) -> str:
         return "-" if value is None else format_number(value)
-
-    def p_value(value: float | None) -> str:
-        return "-" if value is None else f"{value:.2g}"
 
     heads = ["test", "moments", "norm of gap", "expected norm", "p-value"]
     lines = [
-        [t["test"], str(t["entries"]), number(t["norm"]), number(t["expected_norm"]), p_value(t["p_value"])]
+        [
+            t["test"],
+            str(t["entries"]),
+            format_or_dash(t["norm"]),
+            format_or_dash(t["expected_norm"]),
+            format_p_value(t["p_value"]),
+        ]
         for t in found["tests"]
     ]
     console.echo_table(

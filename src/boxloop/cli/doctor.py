@@ -20,7 +20,6 @@ Facts = dict[str, dict[str, object]]
 @shared.json_option
 def command(json_to: str | None) -> None:
     """Print versions, devices, threads and memory."""
-
     console.check_outputs([json_to])
     facts: Facts = {"versions": list_versions(), "compute": describe_compute(), "machine": describe_machine()}
     console.write_findings(facts, json_to, lambda: print_facts(facts))
@@ -50,24 +49,16 @@ def describe_compute() -> dict[str, object]:
 
 
 def describe_machine() -> dict[str, object]:
-    """The processor and the memory of the machine."""
-    return {
-        "system": f"{platform.system()} {platform.machine()}",
-        "cpus": os.cpu_count(),
-        "memory_gib": measure_memory(),
-    }
-
-
-def measure_memory() -> float | None:
-    """Memory of the machine in GiB, where the system says."""
-    if sys.platform == "win32":
-        return None
-    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    """The processor and the memory of the machine, where the system says."""
+    memory = None
+    if sys.platform != "win32":
+        memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    system = f"{platform.system()} {platform.machine()}"
+    return {"system": system, "cpus": os.cpu_count(), "memory_gib": memory}
 
 
 def print_facts(facts: Facts) -> None:
     """Print the facts, a table for each group."""
-
     for title, group in facts.items():
         console.echo_facts(
             title, [(LABELS.get(name, name), _format_fact(name, value)) for name, value in group.items()]

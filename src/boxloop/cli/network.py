@@ -201,7 +201,7 @@ def choose_kind(side: SelectedColumns, kind: str) -> tuple[str, str, NDArray[Any
     if side.labels is not None:
         if kind == "regression":
             raise click.UsageError(f"--kind regression needs numbers, but {side.names[0]!r} holds labels")
-        return f"{side.n_values} classes, as it holds labels", "classification", side.labels
+        return f"{side.n_labels} classes, as it holds labels", "classification", side.labels
     values = _read_numbers(side)
     distinct = np.unique(values[np.isfinite(values)])
     integers = bool((distinct == np.round(distinct)).all())
@@ -346,9 +346,7 @@ def print_findings(findings: NetworkFindings, facts: Mapping[str, Any]) -> None:
         console.echo_styled(label, f"bold {COLOURS[concern.level]}", f"{concern.why}.{remedy}")
     for event in findings.events:
         console.echo_styled("", "none", f"Note on the fit: {event}.")
-    for name in ("output", "page", "figure"):
-        if facts[name] is not None:
-            console.echo_text(f"Written: {facts[name]}")
+    console.echo_written(facts["output"], facts["page"], facts["figure"])
 
 
 def score_table(findings: NetworkFindings) -> tuple[list[str], list[list[str]]]:
@@ -416,7 +414,7 @@ def score_network(
 
     def score_tile(rows: Any, weight: Any, start: int) -> PartialSum[ColumnSummary]:
         lines = predict_columns(network, rows.numpy())
-        return PartialSum(len(rows), ColumnSummary.of(lines), () if output is None else (lines,))
+        return PartialSum(len(rows), ColumnSummary.from_columns(lines), () if output is None else (lines,))
 
     total = sum_parts(source.in_turn(score_tile), source.n_rows, output, watch)
     summary = [

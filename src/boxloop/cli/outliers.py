@@ -128,7 +128,7 @@ def command(
         _fit_detector(detector.set_params(random_state=seed), training, there and show)
         scored = score_rows(detector, rows, top, output, show)
     found: dict[str, Any] = {"data": data, "train": train, "model": model, **rule}
-    found |= {"rows": scored.lowest.rows, "flagged": scored.lowest.flagged, "outliers": scored.lines()}
+    found |= {"rows": scored.lowest.rows, "flagged": scored.lowest.flagged, "outliers": scored.to_records()}
     found |= {"threshold": scored.threshold, "output": output}
     console.write_findings(found, json_to, lambda: _print_outliers(found), quiet)
 
@@ -206,7 +206,7 @@ class ScoredRows:
     names: tuple[str, ...]
     reasons: Any
 
-    def lines(self) -> list[dict[str, Any]]:
+    def to_records(self) -> list[dict[str, Any]]:
         """The rows to show, each with the columns that explain it, by decreasing drop in log-density."""
         lines = []
         for i, density in enumerate(self.lowest.density):
@@ -265,7 +265,7 @@ def _tile_scores(
         n, values = len(rows), rows.numpy()
         density = detector.score_samples(ArraySource(rows, None, names))
         flagged = density < detector.offset_
-        lowest = LowestRows.of(density, values, int(flagged.sum()), start, top)
+        lowest = LowestRows.from_tile(density, values, int(flagged.sum()), start, top)
         if shown is None:
             return PartialSum(n, lowest)
         explained = flagged.copy()
@@ -341,5 +341,4 @@ def _print_outliers(found: Mapping[str, Any]) -> None:
         console.echo_text(
             "DATA are also the training rows: the level is guaranteed only for new rows, with --train ORDINARY."
         )
-    if found["output"] is not None:
-        console.echo_text(f"Written: {found['output']}")
+    console.echo_written(found["output"])

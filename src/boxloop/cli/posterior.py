@@ -226,9 +226,7 @@ def _print_summary(found: dict[str, Any]) -> None:
     )
     note = found["identification"]
     console.echo_text(f"{note[0].upper()}{note[1:]}.")
-    for name in ("output", "figure"):
-        if found[name] is not None:
-            console.echo_text(f"Written: {found[name]}")
+    console.echo_written(found["output"], found["figure"])
     if not found["concerns"]:
         console.echo_text("No concerns: chains agree, and the effective sample size is large enough.")
         return

@@ -159,7 +159,7 @@ def make_estimator(
             )
         kinds.append("finite" if views[place].labels is not None else "network" if kind == "auto" else kind)
     most = min(
-        max_variables(kind, None if view.labels is None else range(view.n_values), len(view.names))
+        max_variables(kind, None if view.labels is None else range(view.n_labels), len(view.names))
         for view, kind in zip(views, kinds, strict=True)
     )
     if most < 1:

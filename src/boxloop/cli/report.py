@@ -101,6 +101,5 @@ def print_verdict(report: Report, written: list[Path]) -> None:
     for line in report.lines:
         console.echo_styled(f"{line.question} ", f"bold {colours[line.level]}", line.answer)
     console.echo_text()
-    for path in written:
-        console.echo_text(f"Written: {path}")
+    console.echo_written(*written)
     console.echo_text(f"Open {written[0]} in a browser; it explains each of these answers.")

@@ -84,13 +84,13 @@ def score_rows(
     source = open_table(data, columns=get_fitted_columns(estimator), cluster=on_workers)
     names, written = source.names, output is not None
 
-    def scored(rows: Tensor, weight: Tensor, start: int) -> PartialSum[LogDensitySums]:
+    def score_tile(rows: Tensor, weight: Tensor, start: int) -> PartialSum[LogDensitySums]:
         tile = ArraySource(rows, None, names)
         density = estimator.score_samples(tile)
         lines = ({"log_density": density, **infer_latent(estimator, tile)},) if written else ()
-        return PartialSum(len(density), LogDensitySums.of(density, start=start), lines)
+        return PartialSum(len(density), LogDensitySums.from_tile(density, start=start), lines)
 
-    tally = sum_parts(source.in_turn(scored), source.n_rows, output, watch)
+    tally = sum_parts(source.in_turn(score_tile), source.n_rows, output, watch)
     found = {
         "model": model,
         "data": data,

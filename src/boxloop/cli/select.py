@@ -172,5 +172,4 @@ def _print_search(search: Any, data: str, output: Path | None) -> None:
     console.echo_table(f"Cross-validation on {data}: log-likelihood per row", heads, rows)
     chosen = ", ".join(f"{name} = {value}" for name, value in search.best_params_.items())
     console.echo_text(f"Chosen: {chosen}.")
-    if output is not None:
-        console.echo_text(f"Written: {output}")
+    console.echo_written(output)

@@ -90,7 +90,7 @@ def output_option(what: str, **more: Any) -> Decorator:
 
 
 def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``-q`` and ``--progress``, which :func:`watching` reads."""
+    """``-q`` and ``--progress``, which :func:`is_progress_shown` reads."""
     quiet = click.option(
         "-q", "--quiet", is_flag=True, help="No progress and no tables; --json still writes."
     )

@@ -28,11 +28,11 @@ def sum_log_densities(estimator: Fitted, source: Source) -> LogDensitySums:
     """Log-densities of all rows under a model, computed where the rows are."""
     names = source.names
 
-    def tile(rows: Tensor, weight: Tensor, start: int) -> LogDensitySums:
+    def sum_tile(rows: Tensor, weight: Tensor, start: int) -> LogDensitySums:
         density = estimator.score_samples(ArraySource(rows, None, names))
-        return LogDensitySums.of(density, weight.cpu().numpy(), start)
+        return LogDensitySums.from_tile(density, weight.cpu().numpy(), start)
 
-    return source.reduce_at(tile)
+    return source.reduce_at(sum_tile)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class LogDensitySums(Tree):
     """Weighted mean of values with its standard error, and the lowest values with their rows; additive over parts.
 
     Example:
-        >>> sums = LogDensitySums.of(np.array([1.0, 2.0])) + LogDensitySums.of(np.array([6.0]), start=2)
+        >>> sums = LogDensitySums.from_tile(np.array([1.0, 2.0])) + LogDensitySums.from_tile(np.array([6.0]), start=2)
         >>> sums.mean, round(sums.error, 3), sums.lowest[0]
         (3.0, 1.528, (1.0, 0))
     """
@@ -52,7 +52,7 @@ class LogDensitySums(Tree):
     lowest: tuple[tuple[float, int], ...] = ()
 
     @classmethod
-    def of(cls, value: Array, weight: Array | None = None, start: int = 0) -> LogDensitySums:
+    def from_tile(cls, value: Array, weight: Array | None = None, start: int = 0) -> LogDensitySums:
         """Of a tile of rows, the first of which has the number ``start``."""
         share = np.ones(len(value)) if weight is None else weight
         mass, order = float(share.sum()), np.argsort(value)[:LOWEST]
@@ -91,7 +91,8 @@ class LowestRows(Tree):
     """The rows of lowest density, and the number of outliers; additive over parts of a table.
 
     Example:
-        >>> parts = [LowestRows.of(np.array([-9.0, 0.0, -1.0]), np.zeros((3, 2)), 1, start, most=2) for start in (0, 3)]
+        >>> density = np.array([-9.0, 0.0, -1.0])
+        >>> parts = [LowestRows.from_tile(density, np.zeros((3, 2)), 1, start, most=2) for start in (0, 3)]
         >>> (parts[0] + parts[1]).places.tolist(), parts[0].places.tolist()
         ([0, 3], [0, 2])
     """
@@ -104,7 +105,7 @@ class LowestRows(Tree):
     values: Array
 
     @classmethod
-    def of(cls, density: Array, values: Array, flagged: int, start: int, most: int) -> LowestRows:
+    def from_tile(cls, density: Array, values: Array, flagged: int, start: int, most: int) -> LowestRows:
         """Of a tile of rows, the first of which has the number ``start``."""
         order = np.argsort(density, kind="stable")[:most]
         return cls(most, len(density), flagged, density[order], start + order, values[order])
@@ -141,7 +142,7 @@ class ColumnSummary(Tree):
 
     Example:
         >>> one, two = ({"a": np.array(values)} for values in ([1.0, 3.0], [5.0]))
-        >>> both = Summary.of(one) + Summary.of(two)
+        >>> both = ColumnSummary.from_columns(one) + ColumnSummary.from_columns(two)
         >>> both.names, both.mean, both.high
         (('a',), array([3.]), array([5.]))
     """
@@ -154,7 +155,7 @@ class ColumnSummary(Tree):
     high: Array
 
     @classmethod
-    def of(cls, columns: Columns) -> ColumnSummary:
+    def from_columns(cls, columns: Columns) -> ColumnSummary:
         """That of some rows; words are left out."""
         numbers = {name: values for name, values in columns.items() if values.dtype.kind in "biuf"}
         values = np.column_stack(list(numbers.values())).astype(np.float64)

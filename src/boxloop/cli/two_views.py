@@ -262,9 +262,7 @@ def print_findings(findings: Mapping[str, Any]) -> None:
             f"The fit is overfitted: on its own rows the relevance is {trained}. More rows, a smaller -k or simpler "
             "--features help."
         )
-    for name in ("output", "figure"):
-        if findings[name] is not None:
-            console.echo_text(f"Written: {findings[name]}")
+    console.echo_written(findings["output"], findings["figure"])
     if findings["concerns"]:
         console.echo_text("\n".join(["Concerns:", *(f"- {line}" for line in findings["concerns"])]))
 
@@ -349,20 +347,16 @@ def show_views(model: Path, estimator: TwoViews, json_to: str | None) -> None:
 
     def show() -> None:
         relevance = f"{format_number(float(estimator.relevance_.sum()), 3)} in all"
-        lines = [(word, _describe_schema(schema)) for word, schema in schemas.items()]
+        lines = []
+        for word, schema in schemas.items():
+            n = len(schema.labels)
+            what = f"{n} columns" if schema.values is None else f"{schema.names[0]}, {n} labels"
+            lines.append((word, f"{what}: {join_first(schema.labels)}"))
         lines.append(("relevance in the fit", relevance))
         console.echo_facts(f"{model}: {content['estimator']}", summarise_fit(estimator, lines))
         _echo_loadings(estimator.relevance_, schemas, loadings)
 
     console.write_findings(content, json_to, show)
-
-
-def _describe_schema(schema: ViewSchema) -> str:
-    labels = schema.labels
-    what = (
-        f"{len(labels)} columns: " if schema.values is None else f"{schema.names[0]}, {len(labels)} labels: "
-    )
-    return what + join_first(labels)
 
 
 def _fitted_loadings(estimator: TwoViews, word: str) -> Array:
@@ -410,14 +404,14 @@ def score_views(
     """The variables of each row of the first view, and the second view inferred from them."""
     written = output is not None
 
-    def scored(rows: Any) -> PartialSum[ColumnSummary]:
+    def score_part(rows: Any) -> PartialSum[ColumnSummary]:
         columns = {f"variable_{i + 1}": column for i, column in enumerate(estimator.transform(rows).T)}
-        summary = ColumnSummary.of(columns)
+        summary = ColumnSummary.from_columns(columns)
         return PartialSum(
             summary.rows, summary, ({**columns, **_infer_second_view(estimator, rows)},) if written else ()
         )
 
-    total = sum_parts(*_open_parts(estimator.x_schema_, data, on_workers, scored), output, watch)
+    total = sum_parts(*_open_parts(estimator.x_schema_, data, on_workers, score_part), output, watch)
     mean, deviation = total.mean, total.deviation
     facts = {
         "model": model,
@@ -440,20 +434,20 @@ def score_views(
 
 
 def _open_parts(
-    schema: ViewSchema, data: str, on_workers: bool, scored: Callable[[Any], PartialSum[ColumnSummary]]
+    schema: ViewSchema, data: str, on_workers: bool, score_part: Callable[[Any], PartialSum[ColumnSummary]]
 ) -> tuple[Iterable[PartialSum[ColumnSummary]], int]:
     """The scores of rows of the first view, part after part, and the number of rows; labels are one part."""
     if schema.values is not None:
         labels = read_columns(data, schema.names, (), "the labels").to_labels("the labels").labels
-        return [scored(labels)], len(labels)
+        return [score_part(labels)], len(labels)
     unnamed = schema.names == tuple(f"x{j}" for j in range(len(schema.names)))
     source = open_table(data, columns=None if unnamed else schema.names, cluster=on_workers)
     names = source.names
 
-    def tile(rows: Tensor, weight: Tensor, start: int) -> PartialSum[ColumnSummary]:
-        return scored(ArraySource(rows, None, names))
+    def score_tile(rows: Tensor, weight: Tensor, start: int) -> PartialSum[ColumnSummary]:
+        return score_part(ArraySource(rows, None, names))
 
-    return source.in_turn(tile), source.n_rows
+    return source.in_turn(score_tile), source.n_rows
 
 
 def _infer_second_view(estimator: TwoViews, rows: Any) -> dict[str, Any]:

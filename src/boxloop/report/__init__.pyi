@@ -40,6 +40,7 @@ from .outliers import (
 )
 from .pages import (
     escape_markdown as escape_markdown,
+    format_p_value as format_p_value,
     load_template as load_template,
     tabulate_candidates as tabulate_candidates,
 )

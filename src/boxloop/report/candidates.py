@@ -116,7 +116,8 @@ def list_candidates(
         return tuple(Candidate(family, k, estimator(k, random_state=seed)) for k in sizes)
     found = []
     for shape, family in SHAPES.items():
-        if _is_left_out(shape, columns, alike):
+        too_wide, single = shape in ("full", "tied") and columns > WIDE, shape != "full" and columns == 1
+        if too_wide or single or (shape == "spherical" and not alike):
             continue
         for k in SIZES:
             if k == 1 and shape == "tied":
@@ -176,11 +177,6 @@ def find_autoencoder_obstacle(rows: Array) -> str:
     if d == 1:
         return "a single column has nothing to encode"
     return f"{n} rows are too few to train it on; {FEWEST_DEEP} are needed" if n < FEWEST_DEEP else ""
-
-
-def _is_left_out(shape: str, columns: int, alike: bool) -> bool:
-    wide, single = shape in ("full", "tied") and columns > WIDE, shape != "full" and columns == 1
-    return wide or single or (shape == "spherical" and not alike)
 
 
 def _is_identified(rank: int, columns: int) -> bool:

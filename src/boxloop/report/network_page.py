@@ -38,8 +38,8 @@ def render_network_page(found: NetworkFindings, command: str, model: str | None)
         rows={"fit": int((~found.table.held_out).sum()), "held": int(found.table.held_out.sum())},
         predictors=tabulate_predictors(found),
         worst=tabulate_worst_rows(found),
-        settings=tabulate_settings(found),
-        pictures=draw_network_pictures(found),
+        settings=TextTable(["", ""], format_settings(list_settings(found.network))),
+        pictures={picture.key: picture for picture in (*_draw_predictions(found), *_draw_posterior(found))},
         command=command,
         model=model,
         versions=list_versions(),
@@ -141,11 +141,6 @@ def list_settings(fit: Network) -> dict[str, Any]:
     }
 
 
-def tabulate_settings(found: NetworkFindings) -> TextTable:
-    """The same as text."""
-    return TextTable(["", ""], [list(line) for line in format_settings(list_settings(found.network))])
-
-
 def format_settings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Facts as lines of two cells.
 
@@ -192,11 +187,6 @@ def network_to_dict(found: NetworkFindings) -> dict[str, Any]:
 
 SHOWN = 150
 """Most rows that have bars of their own."""
-
-
-def draw_network_pictures(found: NetworkFindings) -> dict[str, Picture]:
-    """All pictures by key."""
-    return {picture.key: picture for picture in (*_draw_predictions(found), *_draw_posterior(found))}
 
 
 def _draw_predictions(found: NetworkFindings) -> Iterator[Picture]:

@@ -48,7 +48,7 @@ def tabulate_candidates(found: Findings) -> TextTable:
         level = "-" if trial.failure else format_with_error(*trial.score)
         size = f"{trial.n_parameters:.0f}" if np.isfinite(trial.n_parameters) else "-"
         cells = [size, level, "-" if trial.failure else behind]
-        remark = _describe_trial(found, place)
+        remark = _name_problem(found, place)
         rows.append(
             [trial.candidate.name, *cells, format_number(trial.aic, 6), format_number(trial.bic, 6), remark]
         )
@@ -65,7 +65,7 @@ def tabulate_candidates(found: Findings) -> TextTable:
     return TextTable(heads, rows, order.index(found.chosen), note)
 
 
-def _describe_trial(found: Findings, place: int) -> str:
+def _name_problem(found: Findings, place: int) -> str:
     trial = found.trials[place]
     if trial.reason_unusable:
         return "failed"

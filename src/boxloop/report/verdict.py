@@ -274,7 +274,7 @@ def judge_findings(found: Findings, outliers: Outliers) -> Verdict:
         left_out=tuple((column.name, column.left_out) for column in table.columns if not column.used),
         missing=tuple((column.name, column.missing) for column in used if column.missing > 0),
         read=(len(table.rows), table.n_rows),
-        autoencoder=next(_find_autoencoder(found), Autoencoder(obstacle=found.autoencoder_obstacle)),
+        autoencoder=_summarise_autoencoder(found),
     )
 
 
@@ -305,8 +305,9 @@ def _smallest_detectable_gap(rows: int, entries: int) -> float:
     return float(stats.norm.isf(0.5 * RATE / max(entries, 1))) / sqrt(max(rows, 1))
 
 
-def _find_autoencoder(found: Findings) -> Iterator[Autoencoder]:
+def _summarise_autoencoder(found: Findings) -> Autoencoder:
     for place, trial in enumerate(found.trials):
         if trial.candidate.is_lower_bound and not trial.reason_unusable:
             lag, error = (float(value) for value in found.behind_best[place])
-            yield Autoencoder(trial.candidate.name, "", None if place == found.best else (lag, error))
+            return Autoencoder(trial.candidate.name, "", None if place == found.best else (lag, error))
+    return Autoencoder(obstacle=found.autoencoder_obstacle)
