@@ -261,7 +261,7 @@ def test_what_every_command_says_of_clusters(
     both = call(name, *words, *out, "--workers", 2, "--cluster", "tcp://127.0.0.1:1")
     assert both.exit_code == 2
     assert "--workers and --cluster exclude each other" in both.stderr
-    monkeypatch.setattr(options, "ANSWER", 0.5)
+    monkeypatch.setattr(options, "ANSWER_SECONDS", 0.5)
     nobody = call(name, *words, *out, "--cluster", "tcp://127.0.0.1:1")
     assert nobody.exit_code == 1
     assert "no Dask scheduler answers there" in nobody.stderr
@@ -372,7 +372,7 @@ def test_a_lost_cluster_says_how_to_go_on(
 def test_wrong_calls_are_told_at_once(
     words: list[object], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "ANSWER", 0.5)
+    monkeypatch.setattr(options, "ANSWER_SECONDS", 0.5)
     result = call("fit", "iris", *FIT, "-o", tmp_path / "m", *words)
     assert result.exit_code == code
     assert said in result.stderr.splitlines()[-1]
