@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from boxloop import GaussianMixture, load
+from boxloop import GaussianMixture, fit, load
 from boxloop.cli import MODELS, STARTS
 from boxloop.data import open_source, open_table, write_table
-from boxloop.fit import PARTITIONS
 from cli.calls import NAMES, call, clusters, counts, done, table
 
 COUNTED = {"multinomial-mixture", "poisson-mixture", "bernoulli-mixture", "bayesian-multinomial-mixture"}
@@ -124,7 +123,7 @@ def test_options_reach_the_estimator(tmp_path: Path) -> None:
 
 
 def test_the_starts_on_offer_are_those_there_are() -> None:
-    assert set(STARTS) == {"auto", *PARTITIONS}
+    assert set(STARTS) == {"auto", *fit.STARTS}
 
 
 def test_columns_are_found_by_name_when_scoring(tmp_path: Path) -> None:

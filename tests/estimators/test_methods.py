@@ -11,7 +11,7 @@ from scipy import sparse
 
 from boxloop import GaussianMixture, MultinomialMixture
 from boxloop.data import open_source, write_table
-from boxloop.fit import PARTITIONS
+from boxloop.fit import STARTS
 from estimators.cases import EVERYONE, Case, assert_same, blobs, documents, everyone, over, paired, told
 
 ENGINES = ("online", "gradient")
@@ -193,7 +193,7 @@ def test_more_starts_are_no_worse(case: Case) -> None:
 def test_no_kind_of_start_is_better_than_the_race(case: Case) -> None:
     X = case.rows(300, seed=53)
     best = case.make(max_iter=300).fit(X).score(X)
-    for start in PARTITIONS:
+    for start in STARTS:
         fitted, _ = told(case.make(init_params=start, max_iter=300), X)
         assert fitted.model_.is_finite()
         assert best > fitted.score(X) - 1e-3, start

@@ -67,13 +67,10 @@ def raced(device: str) -> dict[str, Any]:
 def started(device: str) -> dict[str, Any]:
     first = ArraySource(*next(source(device).chunks(100)))
     sample = fit.Sample.draw(first, 100, generator(1, device))
-    found = {
-        name: make(sample, 2, generator(1, device))
-        for name, make in fit.PARTITIONS.items()
-        if name != "spectral"
-    }
-    made = fit.start_mixture(mixture(device).family, 2, sample, found["kmeans"])
-    return {**found, **made.named()}
+    names = [name for name in fit.STARTS if name != "spectral"]
+    shares = fit.draw_responsibilities(sample, names, 2, generator(1, device))
+    made = fit.start_mixtures(mixture(device).family, sample, shares)
+    return {"shares": shares, **made.named()}
 
 
 def erring(device: str) -> dict[str, Any]:
@@ -223,7 +220,7 @@ CASES: dict[str, Case] = {
     "gradient_ascent": ascended,
     "generalised_em": linear,
     "race": raced,
-    "start_mixture-PARTITIONS-Sample": started,
+    "STARTS": started,
     "standard_errors": erring,
     "z_estimate-huber-mean_equation-quantile-quantile_step-linear_regression-residual_equation": equations,
     "m_estimate": optimised,

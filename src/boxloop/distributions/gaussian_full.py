@@ -135,7 +135,7 @@ class FullGaussian(Tree):
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""
-        return self.map(lambda leaf: leaf[index])
+        return type(self)(self.mean[index], self.factor[index], self.floor)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The family of ``origin + scale * x``."""

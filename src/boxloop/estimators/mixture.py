@@ -20,7 +20,7 @@ from boxloop.distributions import Family
 from boxloop.estimators._base import Array, LatentEstimator, to_numpy
 from boxloop.estimators._input import COMMON
 from boxloop.fit import (
-    PARTITIONS,
+    STARTS,
     Fit,
     Plan,
     best_start,
@@ -56,7 +56,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         **COMMON,
         "n_init": [Interval(Integral, 1, None, closed="left")],
-        "init_params": [StrOptions({"auto", *PARTITIONS})],
+        "init_params": [StrOptions({"auto", *STARTS})],
     }
 
     @abstractmethod
@@ -125,7 +125,7 @@ class MixtureEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Latent
                 model = to_standard(start, frame, kind)
             else:
                 starts = self._starts(source.n_columns)
-                model, interrupted = best_start(standard, template, starts, stream, plan.tol, rivals)
+                model, interrupted = best_start(standard, template, starts, stream, rivals)
                 if adjust is not None:
                     model = to_standard(adjust(from_standard(model, frame, kind)), frame, kind)
             outcome = plan.run(standard, model, stream, interrupted=interrupted)

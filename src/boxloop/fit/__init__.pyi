@@ -140,12 +140,13 @@ from .spectral import (
 )
 from .start import (
     AUTO as AUTO,
-    PARTITIONS,
-    Sample,
+    STARTS,
+    Sample as Sample,
     best_start as best_start,
+    draw_responsibilities as draw_responsibilities,
     lineup as lineup,
     race,
-    start_mixture,
+    start_mixtures as start_mixtures,
 )
 from .train import (
     PATIENCE as PATIENCE,
@@ -168,7 +169,7 @@ from .variational import (
 )
 
 __all__ = [
-    "PARTITIONS",
+    "STARTS",
     "AscentPlan",
     "AscentState",
     "Batches",
@@ -196,7 +197,6 @@ __all__ = [
     "OnlineState",
     "ParameterErrors",
     "RefinementState",
-    "Sample",
     "SpectralError",
     "SpectralErrors",
     "SpectralTopics",
@@ -234,7 +234,6 @@ __all__ = [
     "spectral_covariance",
     "spectral_errors",
     "standard_errors",
-    "start_mixture",
     "warm_up",
     "z_estimate",
 ]

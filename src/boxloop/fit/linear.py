@@ -118,7 +118,7 @@ def _measure_sample_moments(source: Source, generator: Generator) -> tuple[Tenso
         filled, weight = source.rows, source.weight
     else:
         sample = Sample.draw(source, SAMPLE_ROWS, generator)
-        filled, weight = torch.from_numpy(sample.filled).to(sample.rows.device), sample.weight
+        filled, weight = sample.filled, sample.weight
     share = weight / weight.sum()
     mean = share @ filled
     return mean, (filled - mean) * share.sqrt()[:, None]

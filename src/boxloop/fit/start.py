@@ -5,6 +5,8 @@ round cells, so on long or overlapping clusters it starts EM in the wrong basin 
 remedy is several kinds of partition (plain, whitened, along directions of least Gaussian shape, on random
 projections), a short race between them, and the likelihood as judge.
 
+The starts are one program: all run k-means side by side, and all climb side by side as members of one family.
+
 Every start is a function of the *distribution* of the sample: duplicate rows are merged into weights first, so that
 integer weights and repeated rows give the same start.
 """
@@ -12,31 +14,24 @@ integer weights and repeated rows give the same start.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.cluster import KMeans, kmeans_plusplus
-from sklearn.exceptions import ConvergenceWarning
 from torch import Generator, Tensor
+from torch.nn.functional import pad
 
 from boxloop.data import ArraySource, sample_rows
-from boxloop.distributions import Family, PooledSums, Sums
-from boxloop.fit.em import EMState, accelerated_em, rounding_error
+from boxloop.distributions import Family, TiedGaussian
 from boxloop.fit.spectral import SpectralError, compute_spherical_responsibilities
 from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.models import Mixture
-from boxloop.numeric import normal, seed, single_threaded
-from boxloop.types import Source
+from boxloop.numeric import normal, single_threaded
+from boxloop.types import Expected, Source
 
 S = TypeVar("S")
-Statistics = TypeVar("Statistics", Sums, PooledSums)
-Points = NDArray[np.float64]
 
 RACE_ROWS = 20_000
 """Most rows on which starts race."""
@@ -50,6 +45,24 @@ TIE = 8
 BLEND = 0.05
 """Share of the whole sample mixed into every start's components, so that none starts singular."""
 
+HEATS = ((12, 14), (16, 7), (24, 3), (1, 1))
+"""EM iterations of each heat of a race, and how many starts run in it at most.
+
+Early ranks mislead: where clusters cross, the winner is often among the last after ten iterations.
+"""
+
+EQUAL = 4
+"""Decimals beyond which likelihoods in the race are equal: then the start named first wins, also in float32."""
+
+PROSPECT = 100.0
+"""A start may still gain so many times its last rise."""
+
+GAIN = 1e-4
+"""A start that cannot gain so much over the best leaves the race, and so do all but one of equal ones."""
+
+BATCH_VALUES = 1 << 22
+"""Responsibilities (starts x components x rows) that are held at once."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -57,7 +70,7 @@ class Sample:
 
     rows: Tensor
     weight: Tensor
-    filled: Points
+    filled: Tensor
 
     @classmethod
     def draw(cls, source: Source, size: int, generator: Generator) -> Sample:
@@ -75,155 +88,207 @@ class Sample:
         seen = ~torch.isnan(distinct)
         plain = torch.nan_to_num(distinct, nan=0.0)
         mean = (total @ plain) / (total @ seen.to(total.dtype)).clamp(min=1e-300)
-        filled = torch.where(seen, plain, mean).cpu().numpy()
-        return cls(distinct, total, np.ascontiguousarray(filled, dtype=np.float64))
+        return cls(distinct, total, torch.where(seen, plain, mean))
 
     @cached_property
-    def whitened(self) -> Points:
+    def whitened(self) -> Tensor:
         """Rows in the axes of their own covariance, unit variance each, constant directions dropped."""
-        weight = self.weight.cpu().numpy()
-        centred = self.filled - np.average(self.filled, axis=0, weights=weight)
-        values, vectors = np.linalg.eigh((centred.T * weight) @ centred / weight.sum())
+        share = self.weight / self.weight.sum()
+        centred = self.filled - share @ self.filled
+        values, vectors = torch.linalg.eigh((centred.mT * share) @ centred)
         keep = values > 1e-10 * values[-1]
         # With few rows, all would be equally far apart.
-        keep[: max(len(values) - max(1, len(weight) // 4), 0)] = False
+        keep[: max(len(values) - max(1, len(share) // 4), 0)] = False
         keep[-1] = True
-        values = np.maximum(values, 1e-300)
-        return np.asarray(centred @ (vectors[:, keep] / np.sqrt(values[keep])), dtype=np.float64)
+        return centred @ (vectors[:, keep] / values[keep].clamp(min=1e-300).sqrt())
 
-
-NUMPY_SEEDS = 2**31 - 1
-"""Seeds that NumPy and scikit-learn take."""
 
 PURSUIT_ITERATIONS = 15
-SEEDINGS = 5
+LLOYD_ITERATIONS = 10
+SAME = 1e-6
+"""Relative difference below which two sums of squares are equal."""
+
+SEEDINGS = 2
 """k-means runs from which the tightest is taken: with many clusters a single one often merges two of them."""
 
-Partition = Callable[[Sample, int, Generator], Tensor]
 
-
-def kmeans(sample: Sample, k: int, generator: Generator, whiten: bool = False) -> Tensor:
-    """scikit-learn's k-means, one-hot, (k, n); after whitening right when clusters are long in the same direction."""
-    return _cluster(sample, sample.whitened if whiten else sample.filled, k, generator, SEEDINGS)
-
-
-def projected_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """k-means on a random projection of the whitened rows to one to three dimensions."""
-    points = sample.whitened
-    d = points.shape[1]
-    width = min(d, int(torch.randint(1, 4, (), generator=generator, device=generator.device)))
-    axes = normal((d, width), generator).cpu().numpy()
-    return _cluster(sample, points @ np.linalg.qr(axes)[0], k, generator)
-
-
-def pursued_kmeans(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """k-means along one or two directions of least Gaussian shape, where clusters lie apart.
+def pursue(sample: Sample, copies: int, generator: Generator) -> list[Tensor]:
+    """Rows along one or two directions of least Gaussian shape, where clusters lie apart, (n, 1) or (n, 2) each.
 
     Each direction is a fixed point of ``w = E[x (w'x)^3] - 3 w`` on whitened rows (FastICA; Hyvärinen and Oja 1997)
     from a random start, the second one orthogonal to the first.
     """
-    points, weight = sample.whitened, (sample.weight / sample.weight.sum()).cpu().numpy()
-    d = points.shape[1]
-    width = min(d, int(torch.randint(1, 3, (), generator=generator, device=generator.device)))
-    starts = normal((width, d), generator).cpu().numpy()
-    axes = np.zeros((0, d))
-    for w in starts:
+    points, share = sample.whitened, (sample.weight / sample.weight.sum())[:, None]
+    first = points.new_zeros(points.shape[1], copies)
+    axes = []
+    for w in normal((min(points.shape[1], 2), *first.shape), generator).to(points.device):
         for _ in range(PURSUIT_ITERATIONS):
-            w = w - axes.T @ (axes @ w)
-            w = w / max(np.linalg.norm(w), 1e-300)
-            w = points.T @ (weight * (points @ w) ** 3) - 3.0 * w
-        w = w - axes.T @ (axes @ w)
-        axes = np.vstack([axes, w / max(np.linalg.norm(w), 1e-300)])
-    return _cluster(sample, points @ axes.T, k, generator)
+            w = w - first * (first * w).sum(0)
+            w = w / w.norm(dim=0).clamp(min=1e-300)
+            w = points.mT @ (share * (points @ w) ** 3) - 3.0 * w
+        w = w - first * (first * w).sum(0)
+        first = w / w.norm(dim=0).clamp(min=1e-300)
+        axes.append(first)
+    along = torch.stack([points @ axis for axis in axes], dim=2)
+    widths = torch.randint(1, 3, (copies,), generator=generator, device=generator.device).tolist()
+    return [along[:, i, :width] for i, width in enumerate(widths)]
 
 
-def seed_centres(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """k-means++ seeds and their nearest cells, without Lloyd's iterations."""
-    n = min(k, len(sample.filled))
-    state, weight = seed(generator) % NUMPY_SEEDS, sample.weight.cpu().numpy()
-    centres, _ = kmeans_plusplus(sample.filled, n, sample_weight=weight, random_state=state)
-    return _assign_nearest(sample, centres, k)
+def project(sample: Sample, generator: Generator) -> Tensor:
+    """Whitened rows on one to three random axes, (n, w)."""
+    d = sample.whitened.shape[1]
+    width = min(d, int(torch.randint(1, 4, (), generator=generator, device=generator.device)))
+    return sample.whitened @ torch.linalg.qr(normal((d, width), generator))[0].to(sample.rows.device)
 
 
-def random_centres(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """Rows drawn by weight as centres, and their nearest cells."""
-    share = (sample.weight / sample.weight.sum()).cpu().numpy()
-    n = min(k, len(share))
-    state = np.random.RandomState(seed(generator) % NUMPY_SEEDS)
-    chosen = state.choice(len(share), size=n, replace=False, p=share)
-    return _assign_nearest(sample, sample.filled[chosen], k)
+def draw_indices(density: Tensor, draws: int, generator: Generator) -> Tensor:
+    """Indices in proportion to each row of ``density`` (s, n), with replacement, (s, draws)."""
+    below = density.cumsum(1)
+    shape = (len(density), draws)
+    chance = torch.rand(shape, dtype=torch.float64, generator=generator, device=generator.device)
+    found = torch.searchsorted(below, chance.to(below.device) * below[:, -1:], right=True)
+    return found.clamp(max=density.shape[1] - 1)
 
 
-def spectral_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """Responsibilities of spherical clusters that second and third moments show (Hsu and Kakade 2013)."""
-    weight = (sample.weight / sample.weight.sum()).cpu().numpy()
-    return torch.from_numpy(compute_spherical_responsibilities(sample.filled, weight, k, generator)).to(
-        sample.rows.device
-    )
+def distances(centres: Tensor, columns: Tensor) -> Tensor:
+    """Of centres (s, m, w) from rows (s, w, n), squared and less the rows' own squares, (s, m, n)."""
+    return torch.baddbmm(centres.square().sum(2, keepdim=True), centres, columns, alpha=-2.0)
 
 
-def random_shares(sample: Sample, k: int, generator: Generator) -> Tensor:
-    """Uniform random responsibilities."""
-    share = torch.rand(k, len(sample.rows), dtype=torch.float64, generator=generator, device=generator.device)
-    return (share / share.sum(0)).to(sample.rows.device)
+def seed_centres(columns: Tensor, weight: Tensor, k: int, generator: Generator) -> Tensor:
+    """Greedy k-means++ (Arthur and Vassilvitskii 2007): the best of a few rows far from all centres, (s, k, w)."""
+    trials, length = 2 + int(math.log(k)), columns.square().sum(1, keepdim=True)
+    batch = torch.arange(len(columns), device=columns.device)[:, None]
+    chosen = draw_indices(weight.expand(len(columns), -1), 1, generator)
+    nearest = (distances(columns.mT[batch, chosen], columns) + length)[:, 0].clamp_(min=0.0)
+    for _ in range(1, k):
+        candidates = draw_indices(nearest * weight, trials, generator)
+        far = (distances(columns.mT[batch, candidates], columns) + length).clamp_(min=0.0)
+        far = torch.minimum(far, nearest[:, None])
+        best = (far @ weight).argmin(1, keepdim=True)
+        nearest = far[batch, best][:, 0]
+        chosen = torch.cat([chosen, candidates.gather(1, best)], 1)
+    return columns.mT[batch, chosen]
 
 
-PARTITIONS: dict[str, Partition] = {
-    "kmeans": kmeans,
-    "whitened": partial(kmeans, whiten=True),
-    "pursuit": pursued_kmeans,
-    "projection": projected_kmeans,
-    "k-means++": seed_centres,
-    "random_from_data": random_centres,
-    "random": random_shares,
-    "spectral": spectral_shares,
-}
+def assign_nearest(centres: Tensor, columns: Tensor) -> tuple[Tensor, Tensor]:
+    """Which centre (s, k, w) is nearest to each row, as zeros and ones (s, k, n), and its :func:`distances`, (s, n)."""
+    found = distances(centres, columns)
+    least = found.amin(1, keepdim=True)  # argmin over a middle axis is fifty times as slow
+    return (found == least).double(), least[:, 0]
 
-AUTO = ("kmeans", "whitened", "pursuit", "pursuit", "pursuit", "pursuit", "projection", "random_from_data")
-"""The line-up of ``init_params="auto"``, most useful first."""
+
+def cluster(columns: Tensor, weight: Tensor, k: int, generator: Generator) -> tuple[Tensor, Tensor]:
+    """k-means in each of s coordinates (s, w, n): cells as in :func:`assign_nearest`, and squares within them, (s,)."""
+    centres = seed_centres(columns, weight, k, generator)
+    cells, least = assign_nearest(centres, columns)
+    within = least @ weight
+    for _ in range(LLOYD_ITERATIONS):
+        share = cells * weight
+        count = share.sum(2, keepdim=True)
+        centres = torch.where(count > 0.0, share @ columns.mT / count.clamp(min=1e-300), centres)
+        cells, least = assign_nearest(centres, columns)
+        before, within = within, least @ weight
+        if torch.equal(before, within):
+            break
+    return cells, within + columns.square().sum(1) @ weight
+
+
+def cluster_embeddings(sample: Sample, embeddings: list[Tensor], k: int, generator: Generator) -> Tensor:
+    """The tightest of several runs of k-means in each of the coordinates: cells (s, k, n)."""
+    width = max(points.shape[1] for points in embeddings)
+    padded = [pad(points, (0, width - points.shape[1])).mT.contiguous() for points in embeddings]
+    padded = [columns for columns in padded for _ in range(SEEDINGS)]
+    at_once = max(1, BATCH_VALUES // (k * len(sample.rows)))
+    parts = [
+        cluster(torch.stack(padded[i : i + at_once]), sample.weight, k, generator)
+        for i in range(0, len(padded), at_once)
+    ]
+    within = torch.cat([part[1] for part in parts]).reshape(-1, SEEDINGS)
+    order = torch.arange(SEEDINGS, device=within.device)
+    # The first of equal runs, whatever the rounding: they may number their cells differently.
+    first = torch.where(within <= (1.0 + SAME) * within.amin(1, keepdim=True), order, SEEDINGS).amin(1)
+    tightest = first + SEEDINGS * torch.arange(len(within), device=within.device)
+    return torch.cat([part[0] for part in parts])[tightest]
+
+
+def draw_rows(sample: Sample, k: int, generator: Generator) -> Tensor:
+    """k distinct rows by weight (exponential race; Efraimidis and Spirakis 2006), or all of them, (k, d)."""
+    chance = torch.rand(len(sample.rows), dtype=torch.float64, generator=generator, device=generator.device)
+    arrival = -chance.to(sample.weight.device).log() / sample.weight
+    return sample.filled[arrival.topk(min(k, len(arrival)), largest=False).indices]
+
+
+STARTS = (
+    "kmeans",
+    "whitened",
+    "pursuit",
+    "projection",
+    "k-means++",
+    "random_from_data",
+    "random",
+    "spectral",
+)
+"""Kinds of start: k-means in four kinds of coordinates, or other responsibilities."""
+
+AUTO = ("kmeans", "whitened", "pursuit", "pursuit", "projection", "random_from_data", "random")
+"""The line-up of ``init_params="auto"``."""
+
+LAPS = 2
+"""How often :func:`best_start` repeats a line-up of several kinds."""
 
 MANY = 10
 """Clusters from which k-means often merges two of them, and moments, where columns are as many, do not."""
 
 
 def lineup(k: int, n_columns: int) -> tuple[str, ...]:
-    """The starts that race for so many clusters in so many columns; eight, since a ninth would cost a heat more."""
-    return ("spectral", *AUTO[:4], *AUTO[5:]) if MANY <= k <= n_columns else AUTO
+    """The starts that race for so many clusters in so many columns."""
+    return ("spectral", *AUTO) if MANY <= k <= n_columns else AUTO
 
 
-@single_threaded
-def start_mixture(template: Family[Statistics], k: int, sample: Sample, share: Tensor) -> Mixture[Statistics]:
-    """One M step from responsibilities (k, n) of the sample's rows.
-
-    Args:
-        template: k members of the wanted family; their values only fix the shapes and floors.
-        k: number of components.
-        sample: rows and weights.
-        share: responsibilities, (k, n).
-    """
-    blended = (1.0 - BLEND) * share + BLEND / k
-    statistics = template.view(sample.rows).summarise(blended * sample.weight)
-    level = torch.full((k,), 1.0 / k, dtype=torch.float64, device=sample.rows.device)
-    return Mixture(level.log(), template).solve(statistics)
-
-
-def _cluster(sample: Sample, points: Points, k: int, generator: Generator, seedings: int = 1) -> Tensor:
-    """The cells of k-means in these points of the sample's rows, one-hot, (k, n)."""
+def draw_responsibilities(sample: Sample, names: Sequence[str], k: int, generator: Generator) -> Tensor:
+    """Responsibilities (s, k, n) of the sample's rows by every start that applies; one start for one component."""
     if k == 1:
-        return torch.ones(1, len(points), dtype=torch.float64, device=sample.rows.device)
-    with warnings.catch_warnings():
-        # Fewer distinct points than k: empty cells are fine.
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        state = seed(generator) % NUMPY_SEEDS
-        model = KMeans(min(k, len(points)), n_init=seedings, max_iter=50, tol=1e-3, random_state=state)
-        labels = model.fit(points, sample_weight=sample.weight.cpu().numpy()).labels_
-    return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
-
-
-def _assign_nearest(sample: Sample, centres: Points, k: int) -> Tensor:
-    """The cells around centres, one-hot, (k, n)."""
-    labels = np.argmin((centres**2).sum(1) - 2.0 * sample.filled @ centres.T, axis=1)
-    return torch.from_numpy((labels[:, None] == np.arange(k)).astype(float)).mT.to(sample.rows.device)
+        return sample.rows.new_ones(1, 1, len(sample.rows))
+    pursued = pursue(sample, names.count("pursuit"), generator) if "pursuit" in names else []
+    embeddings: list[Tensor] = []
+    shares: list[Tensor] = []
+    columns = sample.filled.mT.contiguous()[None]
+    for kind in names:
+        match kind:
+            case "kmeans":
+                embeddings.append(sample.filled)
+            case "whitened":
+                embeddings.append(sample.whitened)
+            case "pursuit":
+                embeddings.append(pursued.pop())
+            case "projection":
+                embeddings.append(project(sample, generator))
+            case "k-means++":
+                shares.append(assign_nearest(seed_centres(columns, sample.weight, k, generator), columns)[0])
+            case "random_from_data":
+                centres = draw_rows(sample, k, generator)
+                cells = assign_nearest(centres[None], columns)[0]
+                shares.append(pad(cells, (0, 0, 0, k - len(centres))))
+            case "random":
+                size = (1, k, len(sample.rows))
+                chance = torch.rand(size, dtype=torch.float64, generator=generator, device=generator.device)
+                shares.append(chance.to(columns.device))
+            case "spectral":
+                weight = (sample.weight / sample.weight.sum()).cpu().numpy()
+                try:
+                    found = compute_spherical_responsibilities(
+                        sample.filled.cpu().numpy(), weight, k, generator
+                    )
+                except SpectralError:
+                    if len(set(names)) == 1:
+                        raise
+                    continue
+                shares.append(torch.from_numpy(found).to(columns.device)[None])
+    if embeddings:
+        shares.insert(0, cluster_embeddings(sample, embeddings, k, generator))
+    share = torch.cat(shares)
+    return share / share.sum(1, keepdim=True)
 
 
 def choose_race_size(k: int, d: int) -> int:
@@ -233,23 +298,114 @@ def choose_race_size(k: int, d: int) -> int:
 
 def draw_starts(
     source: Source, starts: Sequence[str], k: int, generator: Generator
-) -> tuple[Sample, list[Tensor], Source]:
-    """A sample of rows, responsibilities (k, n) of its rows by every start that applies, and the rows of the race.
+) -> tuple[Sample, Tensor, Source]:
+    """A sample of rows, responsibilities (s, k, n) of its rows by every start, and the rows of the race.
 
-    One component needs one start. Starts race on the sample, or on all rows where these are few and sparse.
+    Starts race on the sample, or on all rows where these are few and sparse.
     """
     sample = Sample.draw(source, choose_race_size(k, source.n_columns), generator)
-    names = starts if k > 1 else starts[:1]
-    shares = []
-    for name in names:
-        try:
-            shares.append(PARTITIONS[name](sample, k, generator))
-        except SpectralError:
-            if len(set(names)) == 1:
-                raise
+    shares = draw_responsibilities(sample, starts, k, generator)
     rows, _ = next(iter(source.chunks(1)))
     is_small = rows.layout != torch.strided and source.n_rows <= RACE_ROWS
-    return sample, shares, source if is_small else ArraySource(sample.rows, sample.weight)
+    return (
+        sample,
+        (1.0 - BLEND) * shares + BLEND / k,
+        source if is_small else ArraySource(sample.rows, sample.weight),
+    )
+
+
+@single_threaded
+def start_mixtures(template: Family[Any], sample: Sample, shares: Tensor) -> Mixture[Any]:
+    """s mixtures, side by side, by one M step from responsibilities (s, k, n) of the sample's rows.
+
+    Args:
+        template: k members of the wanted family; their values only fix the shapes and floors.
+        sample: rows and weights.
+        shares: responsibilities, (s, k, n).
+    """
+    s, k, _ = shares.shape
+    members = template.select(torch.arange(k, device=shares.device).repeat(s))
+    statistics = members.view(sample.rows).summarise(shares.flatten(0, 1) * sample.weight)
+    return Mixture(shares.new_full((s, k), -math.log(k)), members).solve(statistics)
+
+
+@dataclass(frozen=True)
+class Racers:
+    """Mixtures side by side, the mean log-likelihood of each before its last iteration, and by how much that rose."""
+
+    models: Mixture[Any]
+    height: Tensor
+    rise: Tensor
+
+    def climb(self, source: Source) -> Racers:
+        """After one iteration of EM."""
+        expected: Expected[Any] = source.reduce(self.models.expect)
+        statistics, _ = self.models.repair(expected.statistics)
+        height = expected.log_likelihood / expected.weight
+        return Racers(self.models.solve(statistics), height, height - self.height)
+
+
+def keep_best(field: list[Racers], keep: int) -> list[Racers]:
+    """At most ``keep`` mixtures, and none that promises no gain over the best.
+
+    Those with a component at a floor, whose likelihood has no bound, come last.
+    """
+    ranking = []
+    for b, racers in enumerate(field):
+        floored = racers.models.family.floored().reshape(racers.models.log_weight.shape).any(1).tolist()
+        for i, (height, rise) in enumerate(zip(racers.height.tolist(), racers.rise.tolist())):
+            ranking.append((floored[i], -round(height, EQUAL), b, i, height + PROSPECT * rise))
+    best, *others = sorted(ranking)
+    chosen = [best, *(r for r in others[: keep - 1] if not best[0] < r[0] and r[4] > GAIN - best[1])]
+    kept = []
+    for b, racers in enumerate(field):
+        index = torch.tensor([i for _, _, own, i, _ in chosen if own == b], device=racers.height.device)
+        if len(index):
+            kept.append(Racers(racers.models.select(index), racers.height[index], racers.rise[index]))
+    return kept
+
+
+@single_threaded
+def best_start(
+    source: Source,
+    template: Family[Any],
+    starts: Sequence[str],
+    generator: Generator,
+    rivals: Sequence[Mixture[Any]] = (),
+) -> tuple[Mixture[Any], bool]:
+    """The winner of a race between starts on a sample of the rows, and whether Ctrl-C ended the race.
+
+    Successive halving (Jamieson and Talwalkar 2016): all starts climb side by side by a few iterations of EM, the
+    best go on.
+
+    Args:
+        source: rows in standard coordinates.
+        template: k members of the family.
+        starts: names from :data:`STARTS`.
+        generator: of the sample and the starts.
+        rivals: models that race against the starts.
+    """
+    k = len(template.mean)
+    names = [*starts] * (LAPS if len(set(starts)) > 1 else 1)
+    sample, shares, rows = draw_starts(source, names, k, generator)
+    # Members that share a covariance share it with their own mixture alone.
+    at_once = 1 if isinstance(template, TiedGaussian) else max(1, BATCH_VALUES // shares[0].numel())
+    models = [start_mixtures(template, sample, part) for part in shares.split(at_once)]
+    models += [Mixture(rival.log_weight[None], rival.family) for rival in rivals]
+    low = [m.log_weight.new_full(m.log_weight.shape[:1], -torch.inf) for m in models]
+    field = [Racers(m, height, -height) for m, height in zip(models, low, strict=True)]
+    interrupted = False
+    try:
+        for iterations, keep in HEATS:
+            for _ in range(iterations):
+                if sum(len(racers.height) for racers in field) == 1:
+                    break
+                field = keep_best([racers.climb(rows) for racers in field], keep)
+    except KeyboardInterrupt:
+        interrupted = True
+        field = keep_best(field, 1)
+    winner = field[0].models
+    return Mixture(winner.log_weight[0], winner.family), interrupted
 
 
 @single_threaded
@@ -259,7 +415,6 @@ def race(
     *,
     iterations: int = 5,
     tol: float = 0.0,
-    doubtful: Callable[[S], bool] | None = None,
     rounding: Callable[[S], float] | None = None,
     observers: Sequence[Observer[S]] = (),
 ) -> list[Outcome[S]]:
@@ -273,8 +428,6 @@ def race(
         starts: states to start from.
         iterations: iterations in the first heat.
         tol: as in :func:`boxloop.loop.run`; a start that has converged rests on its objective.
-        doubtful: states that come after all others, whatever their objective: a component that has collapsed on a
-            few rows has a likelihood without bound, and means nothing.
         rounding: as in :func:`boxloop.loop.run`.
         observers: told of every iteration of every start.
 
@@ -282,9 +435,8 @@ def race(
         All outcomes, the winner first.
     """
 
-    def rank(outcome: Outcome[S]) -> tuple[bool, float]:
-        objective = round(outcome.trace[-1], TIE) if outcome.trace else -math.inf
-        return doubtful is not None and doubtful(outcome.state), -objective
+    def rank(outcome: Outcome[S]) -> float:
+        return -round(outcome.trace[-1], TIE) if outcome.trace else math.inf
 
     proceed = partial(run, step, tol=tol, monotone=True, rounding=rounding, observers=observers)
     field = [Outcome(start) for start in starts]
@@ -299,37 +451,3 @@ def race(
         beaten, field = [*field[keep:], *beaten], field[:keep]
         budget += 2 * budget
     return [*field, *beaten]
-
-
-def best_start(
-    source: Source,
-    template: Family[Any],
-    starts: Sequence[str],
-    generator: Generator,
-    tol: float,
-    rivals: Sequence[Mixture[Any]] = (),
-) -> tuple[Mixture[Any], bool]:
-    """The winner of a race between starts on a sample of the rows, and whether Ctrl-C ended the race.
-
-    Args:
-        source: rows in standard coordinates.
-        template: k members of the family.
-        starts: names from :data:`PARTITIONS`.
-        generator: of the sample and the starts.
-        tol: of the fit that goes on from the winner.
-        rivals: models that race against the starts.
-    """
-    k = len(template.mean)
-    sample, shares, rows = draw_starts(source, starts, k, generator)
-    models = [*rivals, *(start_mixture(template, k, sample, share) for share in shares)]
-    if len(models) == 1:
-        return models[0], False
-    heat = race(
-        accelerated_em(rows),
-        [EMState(m) for m in models],
-        iterations=10,
-        tol=min(tol, 1e-4),
-        doubtful=lambda state: bool(state.best.family.floored().any()),
-        rounding=partial(rounding_error, source=rows),
-    )
-    return heat[0].state.best, any(outcome.interrupted for outcome in heat)

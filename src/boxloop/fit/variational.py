@@ -36,7 +36,7 @@ from boxloop.fit.fit import (
     unstandardise,
 )
 from boxloop.fit.linear import SAMPLE_ROWS, fit_linear, prepare_rows
-from boxloop.fit.start import AUTO, BLEND, Sample, choose_race_size, draw_starts, race
+from boxloop.fit.start import AUTO, Sample, choose_race_size, draw_starts, race
 from boxloop.loop import Iteration, Outcome, run
 from boxloop.models import FactorModel, RelevancePrior, VariationalFactor, VariationalMixture
 from boxloop.numeric import gram, join_words
@@ -130,8 +130,7 @@ def _race_starts(
         rows = ArraySource(sample.rows, weight)
     models: list[Any] = []
     for share in shares:
-        blended = ((1.0 - BLEND) * share + BLEND / k) * weight
-        candidate: Model = VariationalMixture.started(parameter_prior, sample.rows, blended, total)
+        candidate: Model = VariationalMixture.started(parameter_prior, sample.rows, share * weight, total)
         models.append(candidate.ordered()[0])
     if k == 1:
         return models[0], False
@@ -368,7 +367,7 @@ def _race_factor_starts(
     else:
         sample = Sample.draw(source, SAMPLE_ROWS, generator)
         rows = ArraySource(sample.rows, sample.weight)
-        filled = ArraySource(torch.from_numpy(sample.filled).to(sample.rows.device), sample.weight)
+        filled = ArraySource(sample.filled, sample.weight)
     assert rows.weight is not None
     total = float(rows.weight.sum())
 

@@ -33,8 +33,9 @@ class Mixture(Tree, Generic[S]):
     """Weights over the members of a family.
 
     Args:
-        log_weight: log of the mixing weights, (k,).
-        family: k distributions, see :mod:`boxloop.distributions`.
+        log_weight: log of the mixing weights, (k,); or (s, k) for s mixtures side by side, which one E step and one
+            M step serve (``expect``, ``repair``, ``solve``, ``select``).
+        family: k distributions, see :mod:`boxloop.distributions`; or s times k.
 
     Example:
         >>> import torch
@@ -64,36 +65,44 @@ class Mixture(Tree, Generic[S]):
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
         """E step: responsibilities are a softmax over components, and stay in this function."""
         view = self.family.view(rows)
-        share = view.joint(self.log_weight)
-        peak = share.amax(0)
-        total = threshold_(share.sub_(peak), FAINT[share.dtype], -torch.inf).exp_().sum(0)
-        statistics = view.summarise(share.mul_(weight.to(share.dtype) / total))
-        log_density = peak.add_(total.log_())
+        share = view.joint(self.log_weight.reshape(-1)).unflatten(0, self.log_weight.shape)
+        peak = share.amax(-2, keepdim=True)
+        total = threshold_(share.sub_(peak), FAINT[share.dtype], -torch.inf).exp_().sum(-2, keepdim=True)
+        statistics = view.summarise(share.mul_(weight.to(share.dtype) / total).reshape(-1, len(weight)))
+        log_density = peak.add_(total.log_())[..., 0, :]
         return Expected(statistics, log_density.double() @ weight, weight.sum())
 
     def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
         """Give every empty component a part of the largest one, which is split in as many as it takes."""
-        count = statistics.features[:, 0]
-        empty = count <= EMPTY * count.sum()
+        count = statistics.features[:, 0].reshape(-1, self.log_weight.shape[-1])
+        empty = count <= EMPTY * count.sum(1, keepdim=True)
         if not bool(empty.any()):
             return statistics, ()
-        parts = {k: [k] for k in range(self.n_components)}
-        for target in torch.nonzero(empty)[:, 0].tolist():
-            largest = max(parts, key=lambda k: float(count[k]) / len(parts[k]))
-            parts[largest].append(target)
         events = []
-        for largest, members in parts.items():
-            if len(members) > 1:
-                features = self.family.split(largest, len(members)) * (count[largest] / len(members))
-                statistics = statistics.replaced(torch.tensor(members, device=count.device), features)
-                events += [f"component {m} was empty; component {largest} was split" for m in members[1:]]
+        for i in torch.nonzero(empty.any(1))[:, 0].tolist():
+            parts = {k: [k] for k in range(count.shape[1])}
+            for target in torch.nonzero(empty[i])[:, 0].tolist():
+                largest = max(parts, key=lambda k: float(count[i, k]) / len(parts[k]))
+                parts[largest].append(target)
+            for largest, members in parts.items():
+                if len(members) > 1:
+                    index = i * count.shape[1] + torch.tensor(members, device=count.device)
+                    pieces = self.family.split(int(index[0]), len(members))
+                    statistics = statistics.replaced(index, pieces * (count[i, largest] / len(members)))
+                    events += [f"component {m} was empty; component {largest} was split" for m in members[1:]]
         return statistics, tuple(events)
 
     def solve(self, statistics: S) -> Self:
         """M step: weights are shares of the total, members match their averaged features."""
-        count = statistics.features[:, 0]
-        weight = count / count.sum()
+        count = statistics.features[:, 0].reshape(self.log_weight.shape)
+        weight = count / count.sum(-1, keepdim=True)
         return type(self)(weight.log(), self.family.fitted(statistics))
+
+    def select(self, index: Tensor) -> Self:
+        """The mixtures at ``index``, where several stand side by side."""
+        k = self.log_weight.shape[1]
+        members = (index[:, None] * k + torch.arange(k, device=index.device)).reshape(-1)
+        return type(self)(self.log_weight[index], self.family.select(members))
 
     def complete(self, statistics: S) -> Tensor:
         """Expected complete-data log-likelihood Q of this model under statistics from any other."""

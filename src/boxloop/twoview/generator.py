@@ -284,7 +284,7 @@ def fit_code_mixture(
     source, plan = ArraySource(codes, weight), Plan(max_iter=200)
     frame = coordinates(source, "columns")
     standard = standardise_rows(source, frame)
-    start, interrupted = best_start(standard, template, AUTO, stream, plan.tol)
+    start, interrupted = best_start(standard, template, AUTO, stream)
     outcome = plan.run(standard, start, stream, interrupted=interrupted)
     fit = unstandardise(outcome, source, standard, frame, "columns")
     family = fit.model.family
