@@ -12,7 +12,7 @@ import torch
 from sklearn.decomposition import FactorAnalysis as Peer
 
 from boxloop import FactorAnalysis, FitWarning
-from boxloop.data import factor_problem
+from boxloop.data import draw_factor_problem
 from boxloop.numeric import generator
 from common import gemm_rate, interleave, report
 
@@ -21,7 +21,7 @@ FACTORS = 10
 
 def one_case(n: int, d: int, dtype: str, target: float, solver: str, repeats: int) -> dict:
     stream = generator(0)
-    problem = factor_problem(d, FACTORS, (1.0, 100.0), stream)
+    problem = draw_factor_problem(d, FACTORS, (1.0, 100.0), stream)
     rows = problem.rows(n, stream).numpy()
     fitted = {}
 

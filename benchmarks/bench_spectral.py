@@ -20,7 +20,7 @@ import torch
 from sklearn.decomposition import LatentDirichletAllocation
 
 from boxloop import FitWarning, MultinomialMixture
-from boxloop.data import SparseSource, Topics, csr_tensor, documents
+from boxloop.data import SparseSource, Topics, csr_tensor, draw_topics
 from boxloop.distributions import Multinomial
 from boxloop.fit import EMState, em, match_topics, mixture_from_topics, spectral
 from boxloop.loop import run
@@ -37,7 +37,7 @@ EQUAL = 1.001
 
 
 def problem(n: int, b: int, k: int, seed: int = 0) -> tuple[Topics, SparseSource]:
-    topics = documents(k, b, generator(seed), concentration=CONCENTRATION)
+    topics = draw_topics(k, b, generator(seed), concentration=CONCENTRATION)
     return topics, topics.source(n, LENGTH, generator(seed + 1))
 
 

@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture as Peer
 
 from boxloop import GaussianMixture
-from boxloop.data import overlapping_clusters
+from boxloop.data import draw_overlapping_clusters
 from boxloop.numeric import generator
 from common import report
 
@@ -29,7 +29,7 @@ def timed(estimator, rows):
 
 
 def long_clusters(n: int, k: int, d: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    rows, label = overlapping_clusters(n, k, d, generator(seed))
+    rows, label = draw_overlapping_clusters(n, k, d, generator(seed))
     return rows.numpy(), label.numpy()
 
 

@@ -61,7 +61,9 @@ def one_case(n: int, d: int, k: int, dtype: str, repeats: int) -> dict:
         one.new_zeros(1, d), one, d * one, torch.eye(d, dtype=torch.float64)[None]
     )
     prior = MixturePrior(Dirichlet(one.new_full((k,), 1.0 / k)), components)
-    start = VariationalMixture.started(prior, source.rows, torch.from_numpy(share).mT.contiguous())
+    start = VariationalMixture.from_responsibilities(
+        prior, source.rows, torch.from_numpy(share).mT.contiguous()
+    )
     rounds = 3 if n > 500_000 else 6
 
     def ours(r: int):

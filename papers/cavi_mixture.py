@@ -184,7 +184,7 @@ class KnownVarianceMixture(Tree):
         share = joint.softmax(1) * weight[:, None]
         return Expected(CountSum(share.sum(0), share.mT @ rows), joint.logsumexp(1) @ weight, weight.sum())
 
-    def repair(self, statistics: CountSum) -> tuple[CountSum, tuple[str, ...]]:
+    def repair_statistics(self, statistics: CountSum) -> tuple[CountSum, tuple[str, ...]]:
         """Nothing can go wrong under a proper prior: q of an empty component is the prior."""
         return statistics, ()
 
@@ -200,7 +200,7 @@ class KnownVarianceMixture(Tree):
         ratio = self.variance / self.prior_variance
         return 0.5 * (self.mean.square().sum() / self.prior_variance + d * (ratio - 1.0 - ratio.log()).sum())
 
-    def complete(self, statistics: CountSum) -> Tensor:
+    def expected_log_likelihood(self, statistics: CountSum) -> Tensor:
         """Expected log-likelihood of rows and labels under q, less what no parameter enters."""
         d = self.mean.shape[1]
         level = self.log_weight - 0.5 * (self.mean.square().sum(1) + d * self.variance)
@@ -227,15 +227,15 @@ class KnownVarianceMixture(Tree):
             raise ValueError("rows of known variance about a prior at zero have their units already")
         return self
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Means and log-variances: any values of them are a q."""
         return {"mean": self.mean, "log_variance": self.variance.log()}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """q at other values of them."""
         return replace(self, mean=free["mean"], variance=free["log_variance"].exp())
 
-    def named(self) -> dict[str, Any]:
+    def named_parameters(self) -> dict[str, Any]:
         """Parameters under their public names."""
         return {
             "weights": self.log_weight.exp(),
@@ -511,7 +511,7 @@ def ascend_conjugate(x: Tensor, k: int, seed: int, starts: int) -> list[Rows]:
     found = []
     for stream in (generator(1000 * seed + start) for start in range(starts)):
         share = (2.0 * normal((k, len(x)), stream)).softmax(0)
-        start = VariationalMixture[Sums].started(conjugate_prior(k), x[:, None], share)
+        start = VariationalMixture[Sums].from_responsibilities(conjugate_prior(k), x[:, None], share)
         outcome = run(step, EMState(start), max_iter=5000, tol=1e-11 / len(x), monotone=True)
         found.append(len(x) * np.asarray(outcome.trace))
     return found

@@ -235,7 +235,7 @@ class Classifier:
     dropped: float = 0.0
     gain: float = TORCH_GAIN
 
-    def start(self, stream: Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
+    def draw_parameters(self, stream: Generator, dtype: torch.dtype = torch.float32) -> tuple[Tensor, ...]:
         """Kernels and slopes of variance ``gain`` over the values that they sum, zero shifts, scales of 1.
 
         The last slopes have the smaller gain: a hyperbolic tangent of large outputs learns nothing.
@@ -457,7 +457,7 @@ def train_network(task: Task) -> dict[str, Any]:
         DROPPED * drops,
         setting.gain,
     )
-    start = Learner(network, tuple(v.to(device) for v in network.start(generator(task.seed))))
+    start = Learner(network, tuple(v.to(device) for v in network.draw_parameters(generator(task.seed))))
     judge = Judge(train, test, objective, images.classes)
     plan = TrainPlan(
         Constant(setting.rate), graphs=objective is not relevance

@@ -48,7 +48,7 @@ def run_problem(seed: int, n: int, d: int, k: int, iterations: int) -> tuple[flo
     apart = max(
         np.abs(ours.log_weight.exp().numpy() - peer.weights_).max(),
         np.abs(ours.family.mean.numpy() - peer.means_).max(),
-        np.abs(ours.family.named()["covariances"].numpy() - peer.covariances_).max(),
+        np.abs(ours.family.named_parameters()["covariances"].numpy() - peer.covariances_).max(),
     )
     trace = np.asarray(outcome.trace)
     lowest = float(np.min(np.diff(trace) / np.abs(trace[:-1])))
@@ -86,7 +86,7 @@ def _update_error(model: Mixture[PooledSums], rows: torch.Tensor) -> float:
         max(
             (ours.log_weight.exp() - count / len(rows)).abs().max(),
             (ours.family.mean - mean).abs().max(),
-            (ours.family.named()["covariances"] - covariance).abs().max(),
+            (ours.family.named_parameters()["covariances"] - covariance).abs().max(),
         )
     )
 

@@ -200,8 +200,8 @@ class Polynomial(nn.Module):
 
 def family_model(quartic: bool) -> EnergyModel:
     """An exponential family as an energy without a base density: it is normalisable by itself."""
-    network, parameters = ModuleNetwork.of(Polynomial(quartic), torch.float64, torch.device("cpu"))
-    return EnergyModel.start(network, parameters, columns=1)
+    network, parameters = ModuleNetwork.from_module(Polynomial(quartic), torch.float64, torch.device("cpu"))
+    return EnergyModel.from_network(network, parameters, columns=1)
 
 
 def at(model: EnergyModel, point: Tensor) -> EnergyModel:

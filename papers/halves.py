@@ -298,7 +298,7 @@ class Regression:
         rows = torch.from_numpy(np.hstack([given, wanted])).to(self.device)
         d = given.shape[1]
         module = FourConvolutions(half, d, self.channels, generator(seed), bounded=False)
-        part = Part(*ModuleNetwork.of(module, torch.float32, self.device))
+        part = Part(*ModuleNetwork.from_module(module, torch.float32, self.device))
         origin, scale = rows[:, :d].mean(), rows[:, :d].std()
         view = NetworkView(origin.expand(d), scale.expand(d), part, d, bounded=False)
         source = ArraySource(rows)

@@ -38,9 +38,9 @@ from boxloop.models import (
     BernoulliResponse,
     GroupedRows,
     RandomEffects,
+    find_modes,
     group_log_likelihood,
     jacobian,
-    modes,
 )
 from boxloop.numeric import from_log_factor, generator, log_factor, normal
 from boxloop.sample import RandomWalk, Target
@@ -125,7 +125,7 @@ def logistic_groups(seed: int, groups: int, each: int, deviation: float = 1.0) -
     one = torch.ones(n, 1, dtype=torch.float64)
     fixed = torch.cat([one, normal((n, 1), stream)], 1)
     level = fixed @ torch.tensor([0.3, -0.8]).double() + deviation * normal((groups,), stream)[group]
-    return GroupedRows.of(torch.bernoulli(torch.sigmoid(level), generator=stream), fixed, one, group)
+    return GroupedRows.from_rows(torch.bernoulli(torch.sigmoid(level), generator=stream), fixed, one, group)
 
 
 def start() -> RandomEffects:
@@ -145,7 +145,7 @@ class Reference:
 
     def distance(self, model: RandomEffects) -> float:
         """Root mean square distance of a model's parameters, in standard errors."""
-        return float(((flatten(model.free()) - self.point) / self.errors).square().mean().sqrt())
+        return float(((flatten(model.free_parameters()) - self.point) / self.errors).square().mean().sqrt())
 
 
 def reference(model: RandomEffects, rows: GroupedRows, nodes: int = 20) -> Reference:
@@ -164,10 +164,12 @@ def reference(model: RandomEffects, rows: GroupedRows, nodes: int = 20) -> Refer
     begin = torch.cat([model.coefficients, log_factor(model.factor)]).numpy()
     found: Any = minimize(loss, begin, jac=True, method="BFGS", options={"gtol": 1e-6})
     best = at(torch.from_numpy(found.x))
-    free, centre = best.free(), modes(best, rows)
+    free, centre = best.free_parameters(), find_modes(best, rows)
 
     def slope(vector: Tensor) -> Tensor:
-        level = group_log_likelihood(best.with_free(unflatten(vector, free)), rows, nodes, centre).sum()
+        level = group_log_likelihood(
+            best.with_free_parameters(unflatten(vector, free)), rows, nodes, centre
+        ).sum()
         return torch.autograd.grad(level, vector, create_graph=True)[0]
 
     information = -jacobian(slope, flatten(free))
@@ -257,15 +259,15 @@ class TwoMeans(Tree):
         """One: kernels of labels have no metric."""
         return torch.ones(1, 1, dtype=torch.float64)
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Weight of the second component, and the means."""
         return {"weight": self.weight[1:], "mean": self.mean}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The mixture at other values of them."""
         return type(self)(torch.cat([1.0 - free["weight"], free["weight"]]), free["mean"])
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"weights": self.weight, "means": self.mean}
 
@@ -376,7 +378,8 @@ def measure_ascents(rows: GroupedRows, truth: Reference, size: Size, seed: int) 
         assert found is not None
         scores.append(
             (
-                (flatten(found.model.free()) - truth.point) / found.monte_carlo_covariance.diagonal().sqrt()
+                (flatten(found.model.free_parameters()) - truth.point)
+                / found.monte_carlo_covariance.diagonal().sqrt()
             ).numpy()
         )
     return np.asarray(rises), np.asarray(scores)

@@ -42,8 +42,8 @@ def build_problems() -> dict[str, LatentModel]:
     covariance = _tensor([[[1.0, 0.3], [0.3, 0.6]], [[0.7, 0.0], [0.0, 0.7]], [[0.8, -0.2], [-0.2, 1.1]]])
     loadings = _tensor([[1.5, 0.0], [0.8, 1.0], [0.0, 0.7], [-0.5, 0.4]])
     return {
-        SEPARATED: Mixture(weight, FullGaussian.of(_tensor(far), covariance)),
-        OVERLAPPING: Mixture(weight, FullGaussian.of(_tensor(close), covariance)),
+        SEPARATED: Mixture(weight, FullGaussian.from_covariance(_tensor(far), covariance)),
+        OVERLAPPING: Mixture(weight, FullGaussian.from_covariance(_tensor(close), covariance)),
         FACTORS: FactorModel(_tensor([0.5, -0.5, 1.0, 0.0]), loadings, torch.full_like(loadings[:, 0], 0.5)),
     }
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from sklearn.decomposition import FactorAnalysis as Peer
 from torch import Tensor
 
-from boxloop.data import FactorProblem, factor_problem
+from boxloop.data import FactorProblem, draw_factor_problem
 from boxloop.estimators import FactorAnalysis, FitWarning
 from boxloop.figures import COLOURS, dress, new_figure
 from boxloop.fit import FactorStream, GradientStream
@@ -114,7 +114,7 @@ def run_seed(
 ) -> Iterator[tuple[str, int, float, float]]:
     """All methods on one random problem: method, length, relative error, Wasserstein distance."""
     stream = generator(seed)
-    problem: FactorProblem = factor_problem(d, FACTORS, (1.0, top), stream)
+    problem: FactorProblem = draw_factor_problem(d, FACTORS, (1.0, top), stream)
     rows, truth = problem.rows(max(size.lengths), stream), problem.covariance
     for path in (
         run_paper_algorithms(rows, size.lengths, seed),

@@ -20,7 +20,7 @@ from scipy import sparse
 from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
-from boxloop.data import SparseSource, Topics, documents, sparse_source
+from boxloop.data import SparseSource, Topics, draw_topics, sparse_source
 from boxloop.distributions import Multinomial
 from boxloop.estimators import FitWarning, MultinomialMixture
 from boxloop.figures import COLOURS, INK, MARKERS, add_legend, dress, new_figure
@@ -145,7 +145,7 @@ QUICK = Size(
 def draw_problem(seed: int, n: int) -> tuple[Topics, SparseSource]:
     """Topics, and n documents drawn from them."""
     one, two = spawn(generator(seed), 2)
-    topics = documents(TOPICS, WORDS, one, concentration=CONCENTRATION)
+    topics = draw_topics(TOPICS, WORDS, one, concentration=CONCENTRATION)
     return topics, topics.source(n, LENGTH, two)
 
 
@@ -204,7 +204,7 @@ def recover_from_one_direction(source: SparseSource, k: int, seed: int) -> Tenso
 
 def measure_exact(seed: int) -> dict[str, float]:
     """Largest column error with exact moments; with the moments as the notes write them, the mean."""
-    topics = documents(TOPICS, WORDS, generator(seed), concentration=CONCENTRATION)
+    topics = draw_topics(TOPICS, WORDS, generator(seed), concentration=CONCENTRATION)
     truth, source = topics.probabilities, enumerate_documents(topics)
     results: dict[str, float] = {}
     for name, (method, scaled) in METHODS.items():
@@ -282,7 +282,7 @@ def compare_diagonalisers(case: str, seed: int, shrink: int = 1) -> dict[str, tu
     """Mean column error and seconds of every diagonaliser, scaled or not, and of the procedure of the notes."""
     k, b, n, length, concentration = CASES[case]
     one, two = spawn(generator(seed), 2)
-    topics = documents(k, b, one, concentration=concentration)
+    topics = draw_topics(k, b, one, concentration=concentration)
     source = topics.source(n // shrink, length, two)
     results = {}
     for name, (method, scaled) in METHODS.items():
@@ -362,7 +362,7 @@ def _split_rows(name: str, real: bool, rows: Counts, label: NDArray[np.int64], s
 
 def draw_bursty_documents(n: int, seed: int) -> Text:
     """Documents of unequal length with bursts of words: word probabilities vary about those of the topic."""
-    topics = documents(8, 120, generator(seed), concentration=0.5)
+    topics = draw_topics(8, 120, generator(seed), concentration=0.5)
     rng = np.random.default_rng(seed)
     label = rng.choice(8, size=n, p=topics.weights.numpy())
     word_weights = rng.standard_gamma(30.0 * topics.probabilities.numpy()[label]) + 1e-9

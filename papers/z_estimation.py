@@ -356,11 +356,13 @@ def judge_normalisation() -> list[Finding]:
     """Example A.8: total probability with the paper's B and with ours."""
     counts = torch.arange(200.0, dtype=torch.float64)[:, None]
     poisson, theta = PoissonFamily(), 2.5
-    ours = float(poisson.log_prob(poisson.natural({"rate": theta}), counts).exp().sum())
+    ours = float(poisson.log_prob(poisson.to_natural({"rate": theta}), counts).exp().sum())
     x = torch.linspace(-40.0, 40.0, 400_001, dtype=torch.float64)[:, None]
     family, mean, variance = NormalFamily(), 1.5, 2.0
     cell = float(x[1] - x[0])
-    whole = float(family.log_prob(family.natural({"mean": mean, "variance": variance}), x).exp().sum()) * cell
+    whole = (
+        float(family.log_prob(family.to_natural({"mean": mean, "variance": variance}), x).exp().sum()) * cell
+    )
     slip = whole * math.exp((mean**2 - mean) / (2.0 * variance))
     wrong = "The sign of B is the other way round: the sum is exp(2θ)."
     return [

@@ -203,11 +203,15 @@ def test_no_test_reads_a_private_name() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["DaskSource._client", "monkeypatch.setattr(tasks, '_client', f)", "patch.object(tasks, '_client', 1)"],
+    [
+        "DaskSource._current_client",
+        "monkeypatch.setattr(tasks, '_current_client', f)",
+        "patch.object(tasks, '_current_client', 1)",
+    ],
 )
 def test_the_test_of_private_names_can_fail(text: str) -> None:
-    assert reached_into(text) == ["_client"]
-    assert reached_into(f"def _client(): ...\n{text}") == []
+    assert reached_into(text) == ["_current_client"]
+    assert reached_into(f"def _current_client(): ...\n{text}") == []
 
 
 def prefixed(folder: Path) -> list[str]:

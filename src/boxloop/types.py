@@ -73,13 +73,13 @@ class ExpectationModel(LatentModel, Protocol[S]):
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
         """E step on a tile: additive expected statistics and log-likelihood, less the base measure."""
 
-    def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
+    def repair_statistics(self, statistics: S) -> tuple[S, tuple[str, ...]]:
         """Statistics that ``solve`` can use, with a note for each thing that had to be changed."""
 
     def solve(self, statistics: S) -> Self:
         """M step: the model that maximises the expected log-likelihood; scale of ``statistics`` is irrelevant."""
 
-    def complete(self, statistics: S) -> Tensor:
+    def expected_log_likelihood(self, statistics: S) -> Tensor:
         """Expected complete-data log-likelihood Q of this model given statistics; differentiable."""
 
     def log_base(self, rows: Tensor) -> Tensor | None:
@@ -97,13 +97,13 @@ class ExpectationModel(LatentModel, Protocol[S]):
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The model of ``origin + scale * x``; one of counts refuses."""
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Parameters that may take any value, for gradients and standard errors."""
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The model at other values of them; differentiable."""
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
 
     def is_finite(self) -> bool:
@@ -134,5 +134,5 @@ class Source(Protocol):
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)``, for what depends on where rows stand."""
 
-    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+    def map_tiles(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield the sums over consecutive rows that ``reduce_at`` adds up, in row order, few of them held at once."""

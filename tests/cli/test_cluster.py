@@ -277,8 +277,8 @@ def test_a_table_that_cannot_be_finished_is_not_there(
         yield from own(*_)
         raise ClusterError("the scheduler is gone; with checkpoint= the fit goes on")
 
-    own = DaskSource.in_turn
-    monkeypatch.setattr(DaskSource, "in_turn", lost)
+    own = DaskSource.map_tiles
+    monkeypatch.setattr(DaskSource, "map_tiles", lost)
     result = call("score", whole, folder, "-o", tmp_path / "scores.csv", "--cluster", address)
     assert result.exit_code == 1
     assert result.stderr == "Error: the scheduler is gone\n"

@@ -38,22 +38,22 @@ def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def slope(function: Callable[[Any], Tensor], owner: Any) -> Tensor:
     """Gradient of ``function(owner)`` with respect to the owner's free parameters."""
-    free = owner.free()
+    free = owner.free_parameters()
     point = flatten(free).detach().clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(function(owner.with_free(unflatten(point, free))), point)
+    (gradient,) = torch.autograd.grad(function(owner.with_free_parameters(unflatten(point, free))), point)
     return gradient
 
 
 def assert_peak(best: Any, statistics: Any, total: float) -> None:
     """Expected log-likelihood is flat at ``best``, and no higher at random places near and far."""
-    gradient = slope(lambda owner: owner.complete(statistics), best)
+    gradient = slope(lambda owner: owner.expected_log_likelihood(statistics), best)
     assert float(gradient.abs().max()) < GRADIENT * total, "the M step left a slope"
-    top, free = float(best.complete(statistics)), best.free()
+    top, free = float(best.expected_log_likelihood(statistics)), best.free_parameters()
     noise = Generator().manual_seed(4)
     for size in (1e-3, 1e-2, 0.1, 1.0) * 5:
         step = size * torch.randn(flatten(free).shape, generator=noise, dtype=torch.float64)
-        other = best.with_free(unflatten(flatten(free) + step, free))
-        assert float(other.complete(statistics)) <= top + 1e-12 * abs(top), (
+        other = best.with_free_parameters(unflatten(flatten(free) + step, free))
+        assert float(other.expected_log_likelihood(statistics)) <= top + 1e-12 * abs(top), (
             "a place near the M step is better"
         )
 
@@ -114,8 +114,10 @@ def check_joint(case: LawCase) -> None:
     for rows in (case.rows, holed(case.rows)):
         base = case.law.log_base(rows)
         expected = offset[:, None] + case.law.log_prob(rows) - (0.0 if base is None else base)
-        near(case.law.view(rows).joint(offset), expected)
-        near(case.law.view(rows).joint(offset), case.law.view(rows).joint(offset * 0) + offset[:, None])
+        near(case.law.view(rows).log_joint(offset), expected)
+        near(
+            case.law.view(rows).log_joint(offset), case.law.view(rows).log_joint(offset * 0) + offset[:, None]
+        )
 
 
 def check_statistics(case: LawCase) -> None:
@@ -159,8 +161,8 @@ def check_complete(case: LawCase) -> None:
     """The expected log-density of the statistics is that of the rows, weighted."""
     share = shares(case, len(case.rows))
     view = case.law.view(case.rows)
-    expected = (share * view.joint(case.law.mean.new_zeros(case.k))).sum()
-    near(case.law.complete(view.summarise(share)), expected)
+    expected = (share * view.log_joint(case.law.mean.new_zeros(case.k))).sum()
+    near(case.law.expected_log_likelihood(view.summarise(share)), expected)
 
 
 def check_fitted(case: LawCase) -> None:
@@ -168,18 +170,18 @@ def check_fitted(case: LawCase) -> None:
     for rows in (case.rows, holed(case.rows)):
         share = shares(case, len(rows))
         statistics = case.law.view(rows).summarise(share)
-        best = case.law.fitted(statistics)
-        near(case.law.fitted(statistics * 7.0), best)
+        best = case.law.fit_statistics(statistics)
+        near(case.law.fit_statistics(statistics * 7.0), best)
         assert_peak(best, statistics, float(share.sum()))
 
 
 def check_free(case: LawCase) -> None:
-    """``with_free(free())`` changes nothing, and public parameters are finite."""
-    near(case.law.with_free(case.law.free()), case.law)
-    assert case.law.named()
-    assert all(bool(torch.isfinite(value).all()) for value in case.law.named().values())
-    assert case.law.floored().shape == (case.k,)
-    assert not bool(case.law.floored().any())
+    """``with_free_parameters(free_parameters())`` changes nothing, and public parameters are finite."""
+    near(case.law.with_free_parameters(case.law.free_parameters()), case.law)
+    assert case.law.named_parameters()
+    assert all(bool(torch.isfinite(value).all()) for value in case.law.named_parameters().values())
+    assert case.law.is_floored().shape == (case.k,)
+    assert not bool(case.law.is_floored().any())
 
 
 def check_select(case: LawCase) -> None:
@@ -198,8 +200,8 @@ def check_split(case: LawCase) -> None:
         assert float(gap.min()) > 1e-3
         fresh = case.law.select(torch.zeros(pieces, dtype=torch.long))
         share = torch.ones(pieces, len(case.rows), dtype=torch.float64)
-        statistics = fresh.view(case.rows).summarise(share).replaced(torch.arange(pieces), parts)
-        fitted = fresh.fitted(statistics)
+        statistics = fresh.view(case.rows).summarise(share).replace_members(torch.arange(pieces), parts)
+        fitted = fresh.fit_statistics(statistics)
         assert fitted.is_finite()
         near(fitted.mean, parts[:, 1 : 1 + case.rows.shape[1]])
 

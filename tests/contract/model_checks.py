@@ -95,7 +95,9 @@ def check_fisher(case: ModelCase) -> None:
     for rows in _tables(case):
         statistics = case.model.expect(rows, case.weight).statistics
         score = slope(lambda model, rows=rows: model.log_prob(rows) @ case.weight, case.model)
-        by_q = slope(lambda model, statistics=statistics: model.complete(statistics), case.model)
+        by_q = slope(
+            lambda model, statistics=statistics: model.expected_log_likelihood(statistics), case.model
+        )
         assert float(score.abs().max()) > 1e-3
         assert_close(by_q, score, rtol=1e-8, atol=1e-8 * float(score.abs().max()))
 
@@ -159,13 +161,13 @@ def check_affine(case: ModelCase) -> None:
 
 
 def check_free(case: ModelCase) -> None:
-    """``with_free(free())`` changes nothing; public parameters are finite; healthy statistics need no repair."""
-    near(case.model.with_free(case.model.free()), case.model)
-    assert all(bool(torch.isfinite(value).all()) for value in case.model.named().values())
+    """``with_free_parameters(free_parameters())`` changes nothing; public parameters are finite; healthy statistics need no repair."""
+    near(case.model.with_free_parameters(case.model.free_parameters()), case.model)
+    assert all(bool(torch.isfinite(value).all()) for value in case.model.named_parameters().values())
     assert case.model.is_finite()
     statistics = case.model.expect(case.rows, case.weight).statistics
     for scale in (1e-20, 1.0, 1e20):
-        repaired, notes = case.model.repair(statistics * scale)
+        repaired, notes = case.model.repair_statistics(statistics * scale)
         assert notes == ()
         near(repaired, statistics * scale)
 

@@ -26,17 +26,17 @@ class NoJacobian(distributions.DiagonalGaussian):
 
 
 class UnbiasedVariance(distributions.DiagonalGaussian):
-    def fitted(self, statistics: Sums) -> Self:
-        best = super().fitted(statistics)
+    def fit_statistics(self, statistics: Sums) -> Self:
+        best = super().fit_statistics(statistics)
         count = statistics.count[:, None]
         return replace(best, variance=best.variance * count / (count - 1.0))
 
 
 class AddedRidge(distributions.FullGaussian):
-    def fitted(self, statistics: Sums) -> Self:
-        best = super().fitted(statistics)
+    def fit_statistics(self, statistics: Sums) -> Self:
+        best = super().fit_statistics(statistics)
         ridge = 1e-6 * torch.eye(best.mean.shape[1], dtype=torch.float64)
-        return type(self).of(best.mean, best.covariance().dense() + ridge)
+        return type(self).from_covariance(best.mean, best.covariance().dense() + ridge)
 
 
 class VarianceAsDeviation(distributions.DiagonalGaussian):
@@ -138,7 +138,7 @@ class SharesOverRows(models.Mixture):
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[Any]:
         right = super().expect(rows, weight)
         view = self.family.view(rows)
-        share = view.joint(self.log_weight).softmax(1) * len(rows) / self.n_components
+        share = view.log_joint(self.log_weight).softmax(1) * len(rows) / self.n_components
         return replace(right, statistics=view.summarise(share * weight))
 
 
@@ -147,7 +147,9 @@ class NoMixingWeights(models.Mixture):
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[Any]:
         right = super().expect(rows, weight)
         view = self.family.view(rows)
-        return replace(right, statistics=view.summarise(view.joint(self.log_weight * 0).softmax(0) * weight))
+        return replace(
+            right, statistics=view.summarise(view.log_joint(self.log_weight * 0).softmax(0) * weight)
+        )
 
 
 @dataclass(frozen=True)

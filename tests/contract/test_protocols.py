@@ -36,5 +36,12 @@ def test_promises_are_kept(protocol: type, kind: type) -> None:
 
 
 def test_protocols_promise_something() -> None:
-    assert {"expect", "solve", "complete", "free", "with_free", "named"} <= set(promised(ExpectationModel))
+    assert {
+        "expect",
+        "solve",
+        "expected_log_likelihood",
+        "free_parameters",
+        "with_free_parameters",
+        "named_parameters",
+    } <= set(promised(ExpectationModel))
     assert {"view", "fitted", "split", "affine", "floored"} <= set(promised(Family))

@@ -37,7 +37,7 @@ def coded(slope: Tensor, level: Tensor) -> Autoencoder:
         (torch.cat([slope, 0 * slope])[None], torch.cat([0 * slope, level])),
     )
     decoder = Part(Layers(k, (), 2), (torch.zeros(k, 2).double(), torch.zeros(2).double()))
-    return Autoencoder.start(encoder, decoder, GaussianHead(), StandardNormal(k), 1)
+    return Autoencoder.from_parts(encoder, decoder, GaussianHead(), StandardNormal(k), 1)
 
 
 SLOPE = torch.tensor([0.8, 0.0, 0.05]).double()
@@ -71,7 +71,7 @@ def test_the_error_of_a_variance_is_that_of_many_tables() -> None:
 def test_divergences_add_up_to_that_of_the_bound() -> None:
     model, truth = exact()
     rows = truth.sample(300, generator(0))[0]
-    total = model.bound(rows, generator(1)).divergence.mean()
+    total = model.evidence_bound(rows, generator(1)).divergence.mean()
     assert active_units(model, rows).divergence.sum() == pytest.approx(float(total), rel=1e-10)
     chunks = np.vsplit(rows.numpy(), 3)
     parts = np.mean([active_units(model, part).divergence for part in chunks], axis=0)

@@ -72,7 +72,7 @@ def in_turn(source: Source) -> Tensor:
         place = torch.arange(start, start + len(rows), dtype=torch.float64)
         return ConcatenatedRows.of(torch.cat([rows, weight[:, None], place[:, None]], 1))
 
-    return torch.cat([part.concatenate() for part in source.in_turn(lines)])
+    return torch.cat([part.concatenate() for part in source.map_tiles(lines)])
 
 
 def agree(one: Source, two: Source) -> None:
@@ -348,13 +348,13 @@ def test_a_part_without_rows_is_left_out_in_turn() -> None:
     rows = da.from_array(table(), chunks=((90, 0, 160), (3,)))
     source, mask = dask_source(rows), torch.arange(N) >= 90
     assert source.counts == (90, 0, 160)
-    few = list(source.in_turn(sums))
+    few = list(source.map_tiles(sums))
     assert len(few) == 2
     torch.testing.assert_close((few[0] + few[1]).second, source.reduce_at(sums).second, rtol=1e-12, atol=0.0)
     assert torch.equal(in_turn(select_rows(source, mask))[:, :3], torch.from_numpy(table()[90:]))
     assert torch.equal(in_turn(select_rows(source, mask))[:, 4], torch.arange(160.0).double())
-    assert len(list(select_rows(source, mask).in_turn(sums))) == 1
-    nothing = dask_source(rows, da.zeros(N, chunks=rows.chunks[:1])).in_turn(sums)
+    assert len(list(select_rows(source, mask).map_tiles(sums))) == 1
+    nothing = dask_source(rows, da.zeros(N, chunks=rows.chunks[:1])).map_tiles(sums)
     assert len(list(zip(range(2), nothing, strict=False))) == 2
     with pytest.raises(ValueError, match="weights are all zero"):
         next(nothing)

@@ -172,7 +172,7 @@ def test_one_after_the_other_each_takes_its_own_along(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr("boxloop.data.dask.reduce.compute_in_order", noted)
     source = dask_source(COLLECTIONS["made"]())
-    found = list(source.in_turn(lambda rows, weight, start: summed(rows, weight)))
+    found = list(source.map_tiles(lambda rows, weight, start: summed(rows, weight)))
     assert len(found) == len(graphs) == 20
     assert {len(graph) for graph in graphs} == {2}  # the function, and what makes and sums a partition
 

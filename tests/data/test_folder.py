@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 import boxloop
-from boxloop.data import dask_source, natural_order, open_source, write_table
+from boxloop.data import dask_source, natural_sort_key, open_source, write_table
 
 PARTS = 12
 
@@ -60,4 +60,4 @@ def test_names_of_the_same_number_are_in_order_of_text() -> None:
     names = ["1", "01", "001", "1a", "a", "2", "x1y10", "x1y9", "x01y10", ""]
     wanted = ["", "001", "01", "1", "1a", "2", "a", "x1y9", "x01y10", "x1y10"]
     for given in (names, wanted):
-        assert sorted(given, key=natural_order) == wanted
+        assert sorted(given, key=natural_sort_key) == wanted

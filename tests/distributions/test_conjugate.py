@@ -213,13 +213,13 @@ def test_draws_come_from_the_stream_alone() -> None:
 @pytest.mark.parametrize("diagonal", [False, True])
 def test_other_units_shift_the_density_by_a_constant(diagonal: bool) -> None:
     mean, covariance = tensor(0.2, -0.1), torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    prior = MixturePrior.around(mean, covariance, 3, diagonal=diagonal)
+    prior = MixturePrior.from_moments(mean, covariance, 3, diagonal=diagonal)
     origin, scale = tensor(5.0, -3.0), tensor(10.0, 0.01)
     moved = prior.affine(origin, scale)
     log_weight, family = prior.draw(4, generator(0))
     gap = moved.log_prob(log_weight, family.affine(origin, scale)) - prior.log_prob(log_weight, family)
     assert_close(gap, gap[:1].expand(4), **EXACT)
-    again = MixturePrior.around(
+    again = MixturePrior.from_moments(
         origin + scale * mean, scale[:, None] * covariance * scale, 3, diagonal=diagonal
     )
     assert_close(moved.components.scale, again.components.scale, **EXACT)
@@ -227,7 +227,7 @@ def test_other_units_shift_the_density_by_a_constant(diagonal: bool) -> None:
 
 
 def test_prior_of_factors_in_other_units() -> None:
-    prior = FactorPrior.around(tensor(0.0, 1.0, 2.0), tensor(1.0, 2.0, 0.5), 2)
+    prior = FactorPrior.from_moments(tensor(0.0, 1.0, 2.0), tensor(1.0, 2.0, 0.5), 2)
     origin, scale = tensor(5.0, -3.0, 0.0), tensor(10.0, 0.01, 1.0)
     mean, loadings, noise = prior.draw(4, generator(0))
     there = prior.affine(origin, scale).log_prob(
@@ -239,9 +239,9 @@ def test_prior_of_factors_in_other_units() -> None:
 
 def test_default_prior_expects_a_share_of_the_volume() -> None:
     covariance = torch.tensor([[2.0, 0.5], [0.5, 1.0]], dtype=torch.float64)
-    components = MixturePrior.around(tensor(0.0, 0.0), covariance, 4).components
+    components = MixturePrior.from_moments(tensor(0.0, 0.0), covariance, 4).components
     expected = components.scale[0] / (components.dof[0] - 3)
     assert_close(expected.diagonal(), covariance.diagonal() / 4)
     collinear = torch.ones(2, 2, dtype=torch.float64)
-    singular = MixturePrior.around(tensor(0.0, 0.0), collinear, 4)
+    singular = MixturePrior.from_moments(tensor(0.0, 0.0), collinear, 4)
     assert bool(torch.isfinite(singular.components.draw(generator(0)).factor).all())

@@ -108,7 +108,7 @@ def test_em_with_unknown_counts_climbs_to_a_flat_place() -> None:
 def test_a_zero_count_is_smoothed_only_a_little() -> None:
     family = Multinomial(torch.full((1, 3), 1 / 3, dtype=torch.float64))
     rows = torch.tensor([[3.0, 1.0, 0.0]], dtype=torch.float64)
-    fitted = family.fitted(family.view(rows).summarise(torch.ones(1, 1).double()))
+    fitted = family.fit_statistics(family.view(rows).summarise(torch.ones(1, 1).double()))
     assert_close(
         fitted.probability[0, :2], torch.tensor([0.75, 0.25], dtype=torch.float64), rtol=1e-9, atol=0
     )
@@ -128,14 +128,14 @@ def test_parts_of_a_rare_thing_differ(level: float) -> None:
 @pytest.mark.parametrize("name", ["Poisson", "Bernoulli"])
 def test_a_floor_keeps_the_density_finite(name: str) -> None:
     family, rows = families()[name], torch.zeros(4, D).double()
-    fitted = family.fitted(family.view(rows).summarise(torch.ones(K, 4).double()))
+    fitted = family.fit_statistics(family.view(rows).summarise(torch.ones(K, 4).double()))
     assert bool(torch.isfinite(fitted.log_prob(torch.ones(1, D).double())).all())
     assert_close(fitted.log_prob(rows), torch.zeros(K, 4).double(), rtol=0, atol=1e-8)
 
 
 def test_a_floor_keeps_chances_from_one() -> None:
     family, rows = families()["Bernoulli"], torch.ones(4, D).double()
-    fitted = family.fitted(family.view(rows).summarise(torch.ones(K, 4).double()))
+    fitted = family.fit_statistics(family.view(rows).summarise(torch.ones(K, 4).double()))
     assert bool(torch.isfinite(fitted.log_prob(torch.zeros(1, D).double())).all())
     assert_close(fitted.log_prob(rows), torch.zeros(K, 4).double(), rtol=0, atol=1e-8)
 
@@ -161,7 +161,7 @@ def test_log_probabilities_near_one_keep_their_digits() -> None:
 def test_one_long_document_does_not_smooth_the_others_away() -> None:
     """A pseudo-count is at most 1e-10 of a document's word, however long one document is."""
     words = torch.tensor([[1.0, 1e12, 0.0]]).double()
-    law = Multinomial(torch.full((1, 2), 0.5).double()).fitted(Sums(words))
+    law = Multinomial(torch.full((1, 2), 0.5).double()).fit_statistics(Sums(words))
     assert float(law.probability[0, 1]) == pytest.approx(1e-22, rel=1e-6)
 
 

@@ -89,10 +89,10 @@ NEW = [name for name in LAWS if name not in ("diagonal", "spherical")]
 @pytest.mark.parametrize("name", LAWS)
 def test_a_row_meets_its_member(name: str) -> None:
     law, rows, density = LAWS[name]()
-    assert_close(law.paired(rows), density(rows), rtol=1e-12, atol=1e-12)
-    assert_close(law.log_prob(rows).diagonal(), law.paired(rows), rtol=1e-10, atol=1e-12)
+    assert_close(law.paired_log_prob(rows), density(rows), rtol=1e-12, atol=1e-12)
+    assert_close(law.log_prob(rows).diagonal(), law.paired_log_prob(rows), rtol=1e-10, atol=1e-12)
     rows[1, 0] = NAN
-    assert torch.isnan(law.paired(rows)).tolist() == [False, True, False, False]
+    assert torch.isnan(law.paired_log_prob(rows)).tolist() == [False, True, False, False]
 
 
 @pytest.mark.parametrize("name", NEW)
@@ -103,7 +103,7 @@ def test_every_row_meets_every_member(name: str, monkeypatch: pytest.MonkeyPatch
         alone = law.map(lambda leaf, i=i: leaf[i : i + 1].repeat(4, 1) if leaf.shape[0] == 4 else leaf)
         if name == "categories":
             alone = CategoricalColumns(law.logits[i : i + 1].repeat(4, 1), law.sizes)
-        assert_close(whole[i], alone.paired(rows), rtol=1e-12, atol=1e-12)
+        assert_close(whole[i], alone.paired_log_prob(rows), rtol=1e-12, atol=1e-12)
     for room in ("family", "categorical", "gaussian_lowrank"):
         monkeypatch.setattr(f"boxloop.distributions.{room}.TILE", 1)
     assert_close(law.log_prob(rows), whole, rtol=1e-12, atol=1e-12)
@@ -154,7 +154,7 @@ def test_categories_add_up_to_one_and_other_values_have_none() -> None:
     for bad in (-1.0, 2.0, 0.5, 1e30, math.inf):
         row = torch.tensor([[bad, 0.0, 0.0, 0.0]]).double()
         assert law.log_prob(row).isneginf().all()
-        assert law.paired(row.repeat(4, 1)).isneginf().all()
+        assert law.paired_log_prob(row.repeat(4, 1)).isneginf().all()
     shifted = CategoricalColumns(law.logits + 1e3, law.sizes)
     assert_close(shifted.log_prob(every), law.log_prob(every), rtol=1e-9, atol=1e-9)
 
@@ -164,9 +164,9 @@ def test_log_odds_keep_their_digits_in_float32() -> None:
     exact = torch.tensor([[-25.0, -25.0, -80.0, -200.0]])
     for j in range(4):
         wrong = (law.logits < 0).float()
-        entry = LogitBernoulli(law.logits[:, [j]]).paired(wrong[:, [j]])
+        entry = LogitBernoulli(law.logits[:, [j]]).paired_log_prob(wrong[:, [j]])
         assert_close(entry, exact[:, j], rtol=1e-6, atol=0)
-        right = LogitBernoulli(law.logits[:, [j]]).paired(1.0 - wrong[:, [j]])
+        right = LogitBernoulli(law.logits[:, [j]]).paired_log_prob(1.0 - wrong[:, [j]])
         assert_close(right.double(), -torch.exp(-law.logits[:, j].abs().double()), rtol=1e-6, atol=1e-44)
     assert (law.covariance().diagonal()[0, :3] > 0).all()
 
@@ -176,27 +176,27 @@ def test_large_counts_keep_their_digits_in_float32(rate: float) -> None:
     counts = (rate + math.sqrt(rate) * torch.linspace(-3, 3, 13).double()).round()[:, None]
     log_rate = torch.full((13, 1), math.log(rate)).float()
     exact = distributions.Poisson(log_rate.double().exp()).log_prob(counts)[:, 0]
-    found = LogPoisson(log_rate).paired(counts.float())
+    found = LogPoisson(log_rate).paired_log_prob(counts.float())
     assert_close(found.double(), exact, rtol=0, atol=3e-3)
-    assert_close(LogPoisson(log_rate.double()).paired(counts), exact, rtol=1e-9, atol=1e-8)
+    assert_close(LogPoisson(log_rate.double()).paired_log_prob(counts), exact, rtol=1e-9, atol=1e-8)
 
 
 def test_the_slope_of_counts_is_count_less_rate() -> None:
     log_rate = torch.tensor([[-3.0, 0.0, 5.0, 90.0]], dtype=torch.float64, requires_grad=True)
     rows = torch.tensor([[0.0, 4.0, 0.0, 0.0]], dtype=torch.float64)
-    (slope,) = torch.autograd.grad(LogPoisson(log_rate).paired(rows).sum(), log_rate)
+    (slope,) = torch.autograd.grad(LogPoisson(log_rate).paired_log_prob(rows).sum(), log_rate)
     assert_close(slope, rows - log_rate.detach().exp())
     wild = torch.tensor([[900.0]], dtype=torch.float64, requires_grad=True)
-    assert LogPoisson(wild).paired(torch.ones(1, 1).double()).isneginf().all()
+    assert LogPoisson(wild).paired_log_prob(torch.ones(1, 1).double()).isneginf().all()
 
 
 def test_small_noise_under_large_loadings_keeps_its_digits_in_float32() -> None:
     loadings, noise = 30.0 * normal((50, 3), generator(0)), torch.full((50,), 1e-4).double()
     law = TiedLowRankGaussian(normal((20, 50), generator(1)), loadings, noise)
     rows = law.draw(1, generator(2))[:, 0]
-    exact = law.paired(rows)
+    exact = law.paired_log_prob(rows)
     low = TiedLowRankGaussian(law.mean.float(), loadings.float(), noise.float())
-    rounding = (low.paired((rows - law.mean).float() + law.mean.float()) - exact).abs().max()
+    rounding = (low.paired_log_prob((rows - law.mean).float() + law.mean.float()) - exact).abs().max()
     plain = LowRankGaussian(torch.zeros(50), loadings.float(), noise.float())
     cancelled = (plain.log_prob((rows - law.mean).float())[0] - exact).abs().max()
     assert float(rounding) < 0.05 * float(cancelled)
@@ -207,7 +207,12 @@ def test_a_tied_law_moves_with_its_units() -> None:
     law, rows, _ = low_rank()
     origin, scale = torch.arange(5.0).double() * 1e3, torch.tensor([1e-3, 1.0, 7.0, 1e4, 0.2]).double()
     moved = law.affine(origin, scale)
-    assert_close(moved.paired(origin + scale * rows), law.paired(rows) - scale.log().sum(), rtol=1e-8, atol=0)
+    assert_close(
+        moved.paired_log_prob(origin + scale * rows),
+        law.paired_log_prob(rows) - scale.log().sum(),
+        rtol=1e-8,
+        atol=0,
+    )
 
 
 def mixture(free: bool = False) -> NormalMixture:
@@ -220,7 +225,7 @@ def mixture(free: bool = False) -> NormalMixture:
 
 def test_a_mixture_of_normals_is_one_law() -> None:
     law, rows = mixture(), normal((20, 2), generator(0))
-    full = FullGaussian.of(law.members.mean, torch.diag_embed(law.members.variance))
+    full = FullGaussian.from_covariance(law.members.mean, torch.diag_embed(law.members.variance))
     expected = (full.log_prob(rows) + law.log_weight[:, None]).logsumexp(0, keepdim=True)
     assert_close(law.log_prob(rows), expected, rtol=1e-12, atol=1e-12)
     gappy = torch.cat([rows[:, :1], torch.full_like(rows[:, :1], NAN)], 1)

@@ -139,13 +139,13 @@ def near(one: Any, other: Any, rtol: float = 1e-10) -> None:
 
 @every
 def test_density_is_scipys(case: Case) -> None:
-    eta = case.family.natural(case.theta)
+    eta = case.family.to_natural(case.theta)
     near(case.family.log_prob(eta, case.rows), case.oracle(case.rows.numpy()))
 
 
 @every
 def test_conversions_go_round(case: Case) -> None:
-    eta = case.family.natural(case.theta)
+    eta = case.family.to_natural(case.theta)
     for name, value in case.family.parameters(eta).items():
         near(value, case.theta[name])
     near(case.family.from_mean(case.family.mean(eta)), eta)
@@ -153,7 +153,7 @@ def test_conversions_go_round(case: Case) -> None:
 
 @every
 def test_divergence_is_torchs(case: Case) -> None:
-    one, other = case.family.natural(case.theta), case.family.natural(case.other)
+    one, other = case.family.to_natural(case.theta), case.family.to_natural(case.other)
     found = case.family.divergence(one, other)
     assert found > 0
     near(case.family.divergence(one, one), 0.0)
@@ -163,7 +163,7 @@ def test_divergence_is_torchs(case: Case) -> None:
 
 def test_divergence_of_counts_is_that_of_one_times_the_total() -> None:
     many, one = MultinomialFamily(3, total=4), MultinomialFamily(3)
-    a, b = one.natural({"probability": P}), one.natural({"probability": [0.4, 0.4, 0.2]})
+    a, b = one.to_natural({"probability": P}), one.to_natural({"probability": [0.4, 0.4, 0.2]})
     near(many.divergence(a, b), 4.0 * one.divergence(a, b))
 
 
@@ -178,7 +178,7 @@ def test_divergence_of_counts_is_that_of_one_times_the_total() -> None:
 def test_derivatives_are_the_moments_of_the_statistic(name: str, points: Tensor) -> None:
     """Over every value of a row; also that the probabilities sum to one, which the slip of example A.8 breaks."""
     case = CASES[name]
-    eta = case.family.natural(case.theta)
+    eta = case.family.to_natural(case.theta)
     weight = case.family.log_prob(eta, points).exp()
     near(weight.sum(), 1.0)
     value = case.family.statistic(points)
@@ -190,7 +190,7 @@ def test_derivatives_are_the_moments_of_the_statistic(name: str, points: Tensor)
 @pytest.mark.parametrize("name", ["waiting", "normal", "gamma"])
 def test_derivatives_are_the_moments_of_a_density(name: str) -> None:
     case = CASES[name]
-    eta = case.family.natural(case.theta)
+    eta = case.family.to_natural(case.theta)
     low = -20.0 if name == "normal" else 1e-9
     x = torch.linspace(low, 30.0, 400_001, dtype=torch.float64)[:, None]
     weight = case.family.log_prob(eta, x).exp() * float(x[1] - x[0])
@@ -234,7 +234,7 @@ def test_weights_are_repetition() -> None:
 @pytest.mark.parametrize("name", ["bernoulli", "poisson", "normal", "multivariate", "multinomial"])
 def test_the_laws_are_the_same(name: str) -> None:
     case = CASES[name]
-    eta = case.family.natural(case.theta)
+    eta = case.family.to_natural(case.theta)
     law = case.family.distribution(eta)
     kinds = (Bernoulli, Poisson, DiagonalGaussian, FullGaussian, Multinomial)
     assert isinstance(law, kinds)
@@ -244,12 +244,12 @@ def test_the_laws_are_the_same(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["waiting", "gamma"])
 def test_families_without_a_law_say_so(name: str) -> None:
-    assert CASES[name].family.distribution(CASES[name].family.natural(CASES[name].theta)) is None
+    assert CASES[name].family.distribution(CASES[name].family.to_natural(CASES[name].theta)) is None
 
 
 def test_the_documents_partition_of_a_poisson_law_does_not_sum_to_one() -> None:
     x = torch.arange(80.0).double()[:, None]
-    eta = PoissonFamily().natural({"rate": 2.5})
+    eta = PoissonFamily().to_natural({"rate": 2.5})
     slip = PoissonFamily().log_prob(eta, x) + 2.0 * 2.5  # B = -theta in place of B = theta
     assert float(slip.exp().sum()) > 100.0
 

@@ -29,12 +29,12 @@ def _members(width: float, floor: float) -> tuple[Tensor, Tensor]:
 
 def full(width: float = 1.0, floor: float = 0.0) -> distributions.FullGaussian:
     mean, covariance = _members(width, floor)
-    return distributions.FullGaussian.of(mean, covariance, floor)
+    return distributions.FullGaussian.from_covariance(mean, covariance, floor)
 
 
 def tied(width: float = 1.0, floor: float = 0.0) -> distributions.TiedGaussian:
     mean, covariance = _members(width, floor)
-    return distributions.TiedGaussian.of(mean, covariance[0], floor)
+    return distributions.TiedGaussian.from_covariance(mean, covariance[0], floor)
 
 
 def diagonal(width: float = 1.0, floor: float = 0.0) -> distributions.DiagonalGaussian:
@@ -97,7 +97,7 @@ def test_missing_values_enter_by_their_conditional_moments(build: Builder) -> No
             one, two = expected_moments(mean[k], covariance[k], row)
             first[k] += share[k, i] * torch.from_numpy(one)
             second[k] += share[k, i] * torch.from_numpy(two)
-    fitted = law.fitted(law.view(rows).summarise(share))
+    fitted = law.fit_statistics(law.view(rows).summarise(share))
     count = share.sum(1)
     means = first / count[:, None]
     apart = second / count[:, None, None] - means[:, :, None] * means[:, None, :]
@@ -132,7 +132,7 @@ def test_the_centred_path_keeps_the_contract(
         monkeypatch.setattr(f"boxloop.distributions.{module}.QUADRATIC_CONDITION", 1e-9)
     case = law_case(family)
     assert family is distributions.TiedGaussian or isinstance(case.law.view(case.rows), CentredView)
-    assert family is not distributions.TiedGaussian or case.law.narrow
+    assert family is not distributions.TiedGaussian or case.law.is_ill_conditioned
     check(case)
 
 
@@ -140,8 +140,8 @@ def test_the_quadratic_and_the_whitened_path_agree() -> None:
     for width in (1.0, 0.1):
         law, share = full(width), shares()
         columns, offset = rows_of(law).mT.contiguous(), torch.zeros(K).double()
-        fast, careful = QuadraticView(law.natural, columns), WhitenedView(law, columns)
-        assert_close(fast.joint(offset), careful.joint(offset), rtol=1e-9, atol=1e-9)
+        fast, careful = QuadraticView(law.natural_parameters, columns), WhitenedView(law, columns)
+        assert_close(fast.log_joint(offset), careful.log_joint(offset), rtol=1e-9, atol=1e-9)
         near(fast.summarise(share), careful.summarise(share), rtol=1e-9)
 
 
@@ -166,10 +166,15 @@ def test_float32_tiles_agree_with_float64(build: Builder, width: float, gaps: bo
     low, high = law.view(rows), law.view(rows.double())
     own = torch.arange(K).repeat_interleave(N // K)
     index = (own, torch.arange(N))
-    exact = high.joint(offset)[index]
-    assert_close(low.joint(offset)[index].double(), exact, rtol=1e-5, atol=3e-5)
-    assert float((low.joint(offset)[index].double() - exact).mean().abs()) < 1e-6 * float(exact.abs().mean())
-    a, b = law.fitted(low.summarise(share.float())), law.fitted(high.summarise(share.float().double()))
+    exact = high.log_joint(offset)[index]
+    assert_close(low.log_joint(offset)[index].double(), exact, rtol=1e-5, atol=3e-5)
+    assert float((low.log_joint(offset)[index].double() - exact).mean().abs()) < 1e-6 * float(
+        exact.abs().mean()
+    )
+    a, b = (
+        law.fit_statistics(low.summarise(share.float())),
+        law.fit_statistics(high.summarise(share.float().double())),
+    )
     assert_close(a.mean, b.mean, rtol=1e-6, atol=1e-6)
     near(a.covariance(), b.covariance(), rtol=1e-6)
 
@@ -192,12 +197,12 @@ def test_a_floor_binds_only_where_it_must(build: Builder) -> None:
     floor = 1e-3
     law, rows = build(1.0, floor), rows_of(full())
     share = shares()
-    free, held = build(1.0, 0.0), law.fitted(law.view(rows).summarise(share))
-    near(held.covariance(), free.fitted(free.view(rows).summarise(share)).covariance())
-    assert not bool(held.floored().any())
+    free, held = build(1.0, 0.0), law.fit_statistics(law.view(rows).summarise(share))
+    near(held.covariance(), free.fit_statistics(free.view(rows).summarise(share)).covariance())
+    assert not bool(held.is_floored().any())
     point = rows[:1].expand(N, D)
-    stuck = law.fitted(law.view(point).summarise(share))
-    assert bool(stuck.floored().all())
+    stuck = law.fit_statistics(law.view(point).summarise(share))
+    assert bool(stuck.is_floored().all())
     assert_close(
         stuck.covariance().diagonal(), torch.full((K, D), floor, dtype=torch.float64), rtol=1e-6, atol=0
     )
@@ -209,7 +214,7 @@ def test_there_is_no_floor_unless_one_is_given(build: Builder) -> None:
     law = build(1e-3, 0.0)
     rows, own = rows_of(law), torch.arange(K).repeat_interleave(N // K)
     share = (own == torch.arange(K)[:, None]).double()
-    fitted = law.fitted(law.view(rows).summarise(share))
+    fitted = law.fit_statistics(law.view(rows).summarise(share))
     apart = rows - fitted.mean[own]
     variance = torch.stack([apart[own == k].square().mean(0) for k in range(K)])
     if build is tied:
@@ -218,7 +223,7 @@ def test_there_is_no_floor_unless_one_is_given(build: Builder) -> None:
         variance = variance.mean(1, keepdim=True).expand(K, D)
     assert_close(fitted.covariance().diagonal(), variance, rtol=1e-6, atol=0)
     just_above = replace(fitted, floor=0.5 * float(torch.linalg.eigvalsh(fitted.covariance().dense()).min()))
-    assert not bool(just_above.floored().any())
+    assert not bool(just_above.is_floored().any())
 
 
 def test_a_spherical_law_refuses_columns_of_different_scale() -> None:
@@ -245,5 +250,5 @@ def test_parts_of_a_member_lie_within_half_a_standard_deviation(build: Callable[
         fresh = law.select(torch.zeros(pieces, dtype=torch.long))
         rows = rows_of(law)
         statistics = fresh.view(rows).summarise(torch.ones(pieces, len(rows)).double())
-        fitted = fresh.fitted(statistics.replaced(torch.arange(pieces), parts))
+        fitted = fresh.fit_statistics(statistics.replace_members(torch.arange(pieces), parts))
         assert_close(fitted.covariance().dense().expand(pieces, D, D), covariance.expand(pieces, D, D))

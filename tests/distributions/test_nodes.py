@@ -50,7 +50,7 @@ def test_moments_and_entropy(name):
     mean, sd = node.moments(node.start)
     torch.testing.assert_close(mean, peer.mean, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sd, peer.variance.sqrt(), rtol=1e-12, atol=1e-12)
-    entropy = node.entropy(node.start, node.expected(node.start)).reshape(node.shape)
+    entropy = node.entropy(node.start, node.expected_statistics(node.start)).reshape(node.shape)
     torch.testing.assert_close(entropy, peer.entropy().reshape(node.shape), rtol=1e-10, atol=1e-12)
 
 
@@ -68,19 +68,19 @@ def test_coefficients_and_partition_are_those_of_the_density(name):
     }[name]
     rows = z.reshape(node.size, -1)
     flat = node.family.statistic(rows)
-    ours = ((node.start + node.family.base()) * flat).sum(1) - node.log_partition(node.start)
+    ours = ((node.start + node.family.base_coefficients()) * flat).sum(1) - node.log_partition(node.start)
     torch.testing.assert_close(ours, peer.log_prob(z).reshape(-1), rtol=1e-12, atol=1e-12)
 
 
 @every_kind
 def test_a_density_integrates_to_one_over_its_grid(name):
     node, _ = CASES[name]
-    weights = node.start + node.family.base()
+    weights = node.start + node.family.base_coefficients()
     constant = node.log_partition(node.start).sum()
 
     def log_joint(t):
         flat = t["z"]
-        parts = node.named(weights)
+        parts = node.name_statistics(weights)
         if name == "gaussian":  # packed coefficients count each pair once
             parts = parts._replace(
                 outer=0.5 * (parts.outer + torch.diag_embed(parts.outer.diagonal(dim1=-2, dim2=-1)))
@@ -94,7 +94,7 @@ def test_a_density_integrates_to_one_over_its_grid(name):
     assert abs(missed) <= max(check.error, 1e-10)
     assert check.error < 1e-6
     assert check.gap == pytest.approx(missed, abs=1e-10)
-    for ours, known in zip(check.statistics["z"], node.named(node.expected(node.start))):
+    for ours, known in zip(check.statistics["z"], node.name_statistics(node.expected_statistics(node.start))):
         torch.testing.assert_close(ours, known, rtol=1e-6, atol=1e-6)
 
 
@@ -109,8 +109,8 @@ def test_parameters_return(name):
     make, *more = maker.get(name, (getattr(Node, name),))
     again = make(*more, node.shape, node.parameters(node.start))
     torch.testing.assert_close(again.start, node.start, rtol=1e-12, atol=1e-12)
-    assert node.begin(generator(0)) is node.start
-    random = make(*more, node.shape).begin(generator(0))
+    assert node.draw_start(generator(0)) is node.start
+    random = make(*more, node.shape).draw_start(generator(0))
     assert random.shape == node.start.shape
     assert bool(node.family.is_valid(random).all())
 
@@ -119,11 +119,13 @@ def test_flat_coefficients_of_a_matrix_are_those_of_the_named_ones():
     node, _ = CASES["gaussian"]
     statistic = node.family.statistic(double([[0.5, -1.0]]))
     slope, curve = double([[1.0, 2.0]]), double([[[1.0, 3.0], [5.0, 2.0]]])
-    named = node.named(statistic)
+    named = node.name_statistics(statistic)
     total = (slope * named.value).sum() + (curve * named.outer).sum()
-    assert float((node.flat((slope, curve)) * statistic).sum()) == pytest.approx(float(total), rel=1e-14)
+    assert float((node.flatten_coefficients((slope, curve)) * statistic).sum()) == pytest.approx(
+        float(total), rel=1e-14
+    )
     with pytest.raises(ValueError, match="1 coefficients for"):
-        node.flat((slope,))
+        node.flatten_coefficients((slope,))
 
 
 @pytest.mark.parametrize("concentration", [[0.01, 0.02, 5.0], [1e4, 2e4, 1.0], [1.0, 1.0, 1.0]])

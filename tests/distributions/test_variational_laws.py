@@ -90,9 +90,9 @@ def sums_of(kind: str, rows: Tensor, share: Tensor) -> Sums | PooledSums:
 def test_the_plug_in_is_the_expected_log_density(kind: str) -> None:
     law, rows = law_of(kind), rows_of(kind)
     family, offset = law.plug_in()
-    expected = family.view(rows).joint(offset)
+    expected = family.view(rows).log_joint(offset)
     drawn = torch.stack(
-        [f.view(rows).joint(torch.zeros(K).double()) for f in law.families(FEW, generator(1))]
+        [f.view(rows).log_joint(torch.zeros(K).double()) for f in law.draw_families(FEW, generator(1))]
     )
     assert_scores(mean_scores(drawn.reshape(FEW, -1), expected.reshape(-1)))
 
@@ -126,7 +126,7 @@ def test_divergence_is_the_mean_of_log_ratios(kind: str) -> None:
     ratio = (law.log_prob(many) - prior.log_prob(many)).reshape(MANY, K)
     assert_scores(mean_scores(ratio, law.divergence(prior)))
     one = prior.select(torch.tensor([0]))
-    assert_close(law.divergence(one), law.divergence(one.expanded(K)), **EXACT)
+    assert_close(law.divergence(one), law.divergence(one.expand_members(K)), **EXACT)
 
 
 def test_divergence_of_a_round_law_is_the_mean_of_log_ratios() -> None:
@@ -137,7 +137,7 @@ def test_divergence_of_a_round_law_is_the_mean_of_log_ratios() -> None:
         deviation = np.sqrt(variance / of.strength.numpy())[..., None]
         return torch.from_numpy(spread + stats.norm(of.mean.numpy(), deviation).logpdf(mean).sum(-1))
 
-    drawn = law.families(FEW, generator(2))
+    drawn = law.draw_families(FEW, generator(2))
     mean = torch.stack([f.mean for f in drawn]).numpy()
     variance = torch.stack([f.variance[:, 0] for f in drawn]).numpy()
     ratio = density(law, mean, variance) - density(prior, mean, variance)
@@ -150,7 +150,7 @@ def test_divergence_of_a_tied_law() -> None:
     other_full, other_tied = law_of("full", 1, k=1), law_of("tied", 1, k=1)
     assert_close(tied.divergence(other_tied), full.divergence(other_full), **EXACT)
     law, prior = law_of("tied"), law_of("tied", seed=1)
-    drawn = law.families(FEW, generator(2))
+    drawn = law.draw_families(FEW, generator(2))
     factor, mean = torch.stack([f.factor for f in drawn]), torch.stack([f.mean for f in drawn])
 
     def density(of: TiedInverseWishart) -> Tensor:
@@ -197,7 +197,7 @@ def test_predictive_is_the_ratio_of_evidences(kind: str) -> None:
     """p(x) = E[p(x | theta)], by draws; and by Bayes: the evidence of a row is its predictive density."""
     law, rows = law_of(kind), rows_of(kind)
     predicted = law.predictive().log_prob(rows)
-    drawn = torch.stack([f.log_prob(rows) for f in law.families(FEW, generator(4))]).exp()
+    drawn = torch.stack([f.log_prob(rows) for f in law.draw_families(FEW, generator(4))]).exp()
     assert_scores(mean_scores(drawn.reshape(FEW, -1), predicted.exp().reshape(-1)))
 
 
@@ -206,9 +206,9 @@ def test_predictive_from_the_divergence(kind: str) -> None:
     """Of one row and one component the bound is exact: E_q[log p(x)] - KL(posterior || prior) = log p(x)."""
     prior = law_of(kind, k=1)
     for row in rows_of(kind):
-        found = prior.after(sums_of(kind, row[None], torch.ones(1, 1).double()))
+        found = prior.update(sums_of(kind, row[None], torch.ones(1, 1).double()))
         family, offset = found.plug_in()
-        bound = family.view(row[None]).joint(offset)[0, 0] - found.divergence(prior).sum()
+        bound = family.view(row[None]).log_joint(offset)[0, 0] - found.divergence(prior).sum()
         base = family.log_base(row[None])
         bound = bound if base is None else bound + base[0]
         assert_close(bound, prior.predictive().log_prob(row[None])[0, 0], **EXACT)
@@ -320,7 +320,7 @@ def test_units_of_laws(kind: str) -> None:
     assert_close(moved.divergence(prior.affine(origin, scale)), law.divergence(prior), **EXACT)
     rows = rows_of(kind)
     there, here = (
-        of.plug_in()[0].view(x).joint(of.plug_in()[1])
+        of.plug_in()[0].view(x).log_joint(of.plug_in()[1])
         for of, x in ((moved, origin + scale * rows), (law, rows))
     )
     assert_close(there, here - scale.log().sum(), **EXACT)
@@ -331,23 +331,23 @@ def test_rows_in_two_parts_and_one_prior_for_all(kind: str) -> None:
     rows, stream = rows_of(kind, 9), generator(6)
     share = torch.rand(K, 9, generator=stream, dtype=torch.float64)
     prior = law_of(kind).select(torch.tensor([0]))
-    once = prior.after(sums_of(kind, rows, share))
-    each = prior.expanded(K).after(sums_of(kind, rows, share))
-    twice = each.after(sums_of(kind, rows, 2 * share))
+    once = prior.update(sums_of(kind, rows, share))
+    each = prior.expand_members(K).update(sums_of(kind, rows, share))
+    twice = each.update(sums_of(kind, rows, 2 * share))
     for (_, a), (_, b) in zip(once.leaves(), each.leaves(), strict=True):
         assert_close(a, b, **EXACT)
-    whole = prior.after(sums_of(kind, rows, 3 * share))
+    whole = prior.update(sums_of(kind, rows, 3 * share))
     for (_, a), (_, b) in zip(twice.leaves(), whole.leaves(), strict=True):
         assert_close(a, b, **EXACT)
     assert whole.is_proper()
-    assert not prior.expanded(K).after(sums_of(kind, rows, -20 * share)).is_proper()
+    assert not prior.expand_members(K).update(sums_of(kind, rows, -20 * share)).is_proper()
 
 
 @pytest.mark.parametrize("kind", GAUSSIAN)
 def test_marginals_of_single_columns(kind: str) -> None:
     law = law_of(kind)
-    dof, scale = law.marginal()
-    drawn = law.families(FEW, generator(7))
+    dof, scale = law.column_marginals()
+    drawn = law.draw_families(FEW, generator(7))
     variance = torch.stack([f.covariance().diagonal() for f in drawn]).reshape(FEW, -1)
     mean = torch.stack([f.mean for f in drawn]).reshape(FEW, -1)
     expected = scale / (dof - 2.0)[:, None]
@@ -373,7 +373,7 @@ def test_laws_of_weights(law: StickBreaking | Dirichlet) -> None:
     assert_scores(mean_scores((drawn.exp() - law.mean()).square(), law.variance()))
     count = tensor(5.0, 0.0, 2.5, 1.0)
     after = law.posterior(count)
-    assert_close(after.counts(law), count, **EXACT)
+    assert_close(after.counts_since(law), count, **EXACT)
     ratio = after.log_prob(drawn) - law.log_prob(drawn) - drawn @ count
     assert_close(ratio, ratio[:1].expand(MANY), rtol=1e-8, atol=1e-8)  # Bayes' rule
     many = after.map(lambda leaf: leaf.expand(MANY, *leaf.shape)).draw(generator(9))
@@ -392,12 +392,12 @@ def test_density_of_sticks_integrates_to_one() -> None:
 
 
 def test_sticks_of_a_process() -> None:
-    law = StickBreaking.process(3, tensor(2.0)[0])
+    law = StickBreaking.dirichlet_process(3, tensor(2.0)[0])
     assert_close(law.mean(), tensor(1 / 3, 2 / 9, 4 / 9), **EXACT)
     count = tensor(3.0, 1.0, 2.0)
     exact = special.betaln(1 + 3, 2 + 3) + special.betaln(1 + 1, 2 + 2) - 2 * special.betaln(1, 2)
     assert float(law.log_evidence(count)) == pytest.approx(exact, rel=1e-12)
-    one = StickBreaking.process(1, tensor(2.0)[0])
+    one = StickBreaking.dirichlet_process(1, tensor(2.0)[0])
     assert one.n_components == 1
     assert_close(one.posterior(tensor(5.0)).mean(), tensor(1.0))
     assert_close(one.expected_log(), tensor(0.0))
@@ -408,7 +408,7 @@ def test_small_concentrations_of_words_do_not_underflow() -> None:
     """exp(E[log p]) of a word never seen is zero in floating point, and its log is not."""
     law = WordDirichlet(tensor(1e-4, 5.0)[None])
     family, offset = law.plug_in()
-    joint = family.view(tensor(0.0, 3.0)[None]).joint(offset)
+    joint = family.view(tensor(0.0, 3.0)[None]).log_joint(offset)
     assert_close(joint[0, 0], 3 * (torch.digamma(tensor(5.0)) - torch.digamma(tensor(5.0001)))[0], **EXACT)
 
 
@@ -422,7 +422,7 @@ def test_missing_counts_under_expected_probabilities() -> None:
     series = special.gammaln(5 + x) - special.gammaln(5) - special.gammaln(x + 1) + x * logs[1]
     exact = 2 * logs[0] + 3 * logs[2] + special.logsumexp(series)
     view = family.view(row[None])
-    assert float(view.joint(torch.zeros(1).double())) == pytest.approx(exact, rel=1e-10)
+    assert float(view.log_joint(torch.zeros(1).double())) == pytest.approx(exact, rel=1e-10)
     expected = float(np.exp(series - special.logsumexp(series)) @ x)
     assert view.summarise(torch.ones(1, 1).double()).features[0].tolist() == pytest.approx(
         [1, 2, expected, 3], rel=1e-9
@@ -431,7 +431,7 @@ def test_missing_counts_under_expected_probabilities() -> None:
 
 def test_whole_priors() -> None:
     prior = MixturePrior(sticks(K), law_of("full"))
-    found = prior.after(sums_of("full", rows_of("full"), torch.rand(K, 6, generator=generator(0)).double()))
+    found = prior.update(sums_of("full", rows_of("full"), torch.rand(K, 6, generator=generator(0)).double()))
     parts = found.components.divergence(prior.components).sum() + found.weights.divergence(prior.weights)
     assert_close(found.divergence(prior), parts)
     assert prior.n_components == K

@@ -169,7 +169,7 @@ linear = over([case for case in CASES if not case.mixing])
 
 def parameters(estimator: Any) -> dict[str, np.ndarray]:
     """The fitted parameters by their public names."""
-    return {name: value.numpy() for name, value in estimator.model_.named().items()}
+    return {name: value.numpy() for name, value in estimator.model_.named_parameters().items()}
 
 
 def assert_same(one: Any, other: Any, rtol: float = 1e-10, atol: float = 1e-12) -> None:

@@ -153,7 +153,9 @@ def test_the_history_is_in_the_units_of_the_data():
         fit = quick(max_iter=10, dtype="float64").fit(rows)
     found = fit.elbo(rows[held[0][0].numpy()], 200)
     told = max(fit.history_["validation_elbo"])
-    spread = fit.model_.bound(torch.as_tensor(rows), generator(0), 1).value().std() / math.sqrt(30 * 16)
+    spread = fit.model_.evidence_bound(torch.as_tensor(rows), generator(0), 1).value().std() / math.sqrt(
+        30 * 16
+    )
     assert abs(found.elbo - told) < 4 * float(spread)
     moved = quick(max_iter=10, dtype="float64").fit(1e-3 * (rows - 50.0))
     change = np.subtract(moved.history_["elbo"], fit.history_["elbo"])

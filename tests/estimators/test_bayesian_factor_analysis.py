@@ -185,7 +185,7 @@ def test_deviations_beside_those_of_gibbs_draws() -> None:
     X = table(1000, 6, 1, seed=4)
     rows = torch.from_numpy((X - X.mean(0)) / X.std(0))
     fitted = BayesianFactorAnalysis(1).fit(rows.numpy())
-    prior = FactorPrior.around(rows.mean(0), rows.var(0), 1)
+    prior = FactorPrior.from_moments(rows.mean(0), rows.var(0), 1)
     kernel = make_factor_kernel(ScatterStatistics.from_rows(rows), prior)
     stream = generator(0)
     state = kernel.init(start_factors(prior, 40, stream))
@@ -351,7 +351,10 @@ def test_a_stream_comes_close_to_the_fit_of_all_rows(gone: float) -> None:
         stream.partial_fit(X[start : start + 100])
     assert whole.n_components_ == 2
     assert stream.score(X) > whole.score(X) - 0.01
-    ratio = stream.model_.deviations()["components"][:2] / whole.model_.deviations()["components"][:2]
+    ratio = (
+        stream.model_.standard_deviations()["components"][:2]
+        / whole.model_.standard_deviations()["components"][:2]
+    )
     assert 0.8 < ratio.min() < ratio.max() < 1.25  # the law is that of 4000 rows, not of a batch
     after = BayesianFactorAnalysis(4).fit(X[:2000]).partial_fit(X[2000:])
     assert after.score(X) > whole.score(X) - 0.01

@@ -63,8 +63,14 @@ def started(X: np.ndarray, share: np.ndarray, kind: str, weights: str) -> tuple[
         "spherical": lambda: SphericalNormalInverseGamma(mean, one, dof, spread.reshape(1, 1)),
     }[kind]()
     level = torch.tensor(peer.weight_concentration_prior_, dtype=torch.float64)
-    law = StickBreaking.process(k, level) if weights == TYPES[0] else Dirichlet(level.expand(k).clone())
-    return peer, VariationalMixture.started(MixturePrior(law, components), t(X), t(share).mT.contiguous())
+    law = (
+        StickBreaking.dirichlet_process(k, level)
+        if weights == TYPES[0]
+        else Dirichlet(level.expand(k).clone())
+    )
+    return peer, VariationalMixture.from_responsibilities(
+        MixturePrior(law, components), t(X), t(share).mT.contiguous()
+    )
 
 
 def responsibilities(n: int, k: int) -> np.ndarray:
@@ -84,9 +90,9 @@ def test_full_covariances_are_scikit_learns() -> None:
         peer._m_step(X, log_share)
         model = model.solve(expected.statistics)
         theirs.append(peer._compute_lower_bound(log_share, log_norm))
-        ours.append(entropy + float(model.complete(expected.statistics)))
+        ours.append(entropy + float(model.expected_log_likelihood(expected.statistics)))
     np.testing.assert_allclose(model.parameter_posterior.components.mean, peer.means_, rtol=1e-8)
-    np.testing.assert_allclose(model.family.named()["covariances"], peer.covariances_, rtol=1e-8)
+    np.testing.assert_allclose(model.family.named_parameters()["covariances"], peer.covariances_, rtol=1e-8)
     np.testing.assert_allclose(
         model.parameter_posterior.weights.concentration, peer.weight_concentration_, rtol=1e-8
     )
@@ -124,10 +130,18 @@ def test_other_covariances_are_not_scikit_learns(kind: str) -> None:
         exact = float(joints(kind, model.parameter_prior, rows).logsumexp(0))
         assert bound(model, rows) == pytest.approx(exact, abs=1e-8)
         assert abs(peer._estimate_log_prob(X).sum() - float(model.divergence()) - exact) > 0.05
-    ours = model.plugged.family.view(rows).joint(model.parameter_posterior.components.plug_in()[1]).numpy().T
+    ours = (
+        model.plug_in_mixture.family.view(rows)
+        .log_joint(model.parameter_posterior.components.plug_in()[1])
+        .numpy()
+        .T
+    )
     assert np.abs(ours - peer._estimate_log_prob(X)).max() > 0.05
     same = kind == "diag"
-    assert np.allclose(model.family.named()["covariances"].numpy(), peer.covariances_, rtol=1e-8) == same
+    assert (
+        np.allclose(model.family.named_parameters()["covariances"].numpy(), peer.covariances_, rtol=1e-8)
+        == same
+    )
     if kind == "tied":  # nine rows tell of the common covariance, and scikit-learn counts nine over two
         assert float(model.parameter_posterior.components.dof) == peer.degrees_of_freedom_prior_ + 9
         assert peer.degrees_of_freedom_ == pytest.approx(peer.degrees_of_freedom_prior_ + 4.5)
@@ -212,7 +226,7 @@ def test_mini_batches_reach_the_bound_of_all_rows(kind: str) -> None:
     assert stream.n_samples_seen_ == 1500
     assert stream.score(X) == pytest.approx(batch.score(X), abs=0.02)
     assert stream.model_.total == 1500.0
-    assert float(stream.model_.counts.sum()) == pytest.approx(1500.0)
+    assert float(stream.model_.component_counts.sum()) == pytest.approx(1500.0)
     before = stream.standard_errors()["means"][stream.active_].max()
     stream.partial_fit(three(1500, seed=5))
     assert stream.standard_errors()["means"][stream.active_].max() < before, "the law narrows as rows come"

@@ -24,7 +24,9 @@ def worsened(case: Case, X: np.ndarray, **more: Any) -> Any:
         estimator.model_ = case.quick().fit(scrambled(X)).model_
         return estimator
     model = case.quick().fit(X).model_
-    estimator.model_ = model.with_free({name: 0.6 * value for name, value in model.free().items()})
+    estimator.model_ = model.with_free_parameters(
+        {name: 0.6 * value for name, value in model.free_parameters().items()}
+    )
     return estimator
 
 

@@ -144,7 +144,7 @@ def brute_force_member(estimator: Any, k: int, row: np.ndarray) -> float:
     if isinstance(
         estimator, BayesianGaussianMixture
     ):  # E[log weight], and what E[log-density] adds to the plug-in
-        return float(estimator.model_.plugged.log_weight[k]) + gaussian(estimator, k, row[o], o)
+        return float(estimator.model_.plug_in_mixture.log_weight[k]) + gaussian(estimator, k, row[o], o)
     return np.log(estimator.weights_[k]) + gaussian(estimator, k, row[o], o)
 
 

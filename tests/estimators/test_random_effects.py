@@ -60,7 +60,7 @@ def test_the_fit_is_the_maximum_of_the_likelihood(kind, method):
     assert fit.converged_
     assert not fit.interrupted_
     fixed = torch.from_numpy(np.column_stack([np.ones(len(X)), X]))
-    rows = GroupedRows.of(torch.from_numpy(y), fixed, fixed[:, :1], torch.from_numpy(groups))
+    rows = GroupedRows.from_rows(torch.from_numpy(y), fixed, fixed[:, :1], torch.from_numpy(groups))
     first = RandomEffects(torch.zeros(3).double(), torch.eye(1).double(), RESPONSES[kind])
     truth = reference(first, rows)
     found = np.concatenate([[fit.intercept_], fit.coef_, fit.covariance_.ravel()])

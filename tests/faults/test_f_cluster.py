@@ -220,7 +220,7 @@ def test_f45_worker_killed_between_two_parts(client: Client, tmp_path: Path) -> 
     """What waited on it, and the function that it held for others, is made again; all come, each once, in order."""
     source = open_source(through(noted(tmp_path, 0)))
     client.wait_for_workers(2)  # one may have been killed just now
-    places = source.in_turn(lambda rows, weight, start: Sums(weight.sum(), torch.tensor(start)))
+    places = source.map_tiles(lambda rows, weight, start: Sums(weight.sum(), torch.tensor(start)))
     first = next(places)
     until(lambda: sum(executions(tmp_path)) == 4)  # two a thread, and no more until they are asked for
     time.sleep(0.5)
@@ -232,7 +232,7 @@ def test_f45_worker_killed_between_two_parts(client: Client, tmp_path: Path) -> 
 
 
 def test_parts_that_nobody_asks_for_are_let_go(client: Client) -> None:
-    places = open_source(through(lambda block, _: block)).in_turn(
+    places = open_source(through(lambda block, _: block)).map_tiles(
         lambda rows, weight, start: sums(rows, weight)
     )
     next(places)
@@ -288,7 +288,7 @@ def test_f48_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(ClusterError, match="has no worker"):
             source.reduce(sums)
         with pytest.raises(ClusterError, match="has no worker"):
-            next(source.in_turn(lambda rows, weight, start: sums(rows, weight)))
+            next(source.map_tiles(lambda rows, weight, start: sums(rows, weight)))
 
 
 def test_a_source_keeps_what_was_persisted(client: Client) -> None:

@@ -176,7 +176,7 @@ def test_f14_huge_float32_is_promoted(case: Case, dtype: str) -> None:
         scaled = small.model_.affine(
             torch.zeros(X.shape[1]).double(), torch.full((X.shape[1],), 1e30).double()
         )
-        for name, value in scaled.named().items():
+        for name, value in scaled.named_parameters().items():
             np.testing.assert_allclose(
                 parameters(estimator)[name], value, rtol=1e-6, atol=1e-6 * value.abs().max()
             )
@@ -202,7 +202,7 @@ def test_f15_unlike_units(case: Case) -> None:
         plain = case.make(tol=1e-8, max_iter=1000).fit(X)
         other = case.make(tol=1e-8, max_iter=1000).fit(X * scale)
         wanted = plain.model_.affine(torch.zeros(len(scale)).double(), torch.from_numpy(scale))
-        for name, value in wanted.named().items():
+        for name, value in wanted.named_parameters().items():
             np.testing.assert_allclose(parameters(other)[name], value, rtol=1e-6, err_msg=name)
         density = plain.score_samples(X) - np.log(scale).sum()
         np.testing.assert_allclose(other.score_samples(X * scale), density, rtol=1e-6)
@@ -224,8 +224,8 @@ def test_f16_likelihood_that_falls(case: Case, accelerate: bool, monkeypatch: py
     def broken(self: Any, statistics: Any) -> Any:
         calls.append(1)
         right = solve(self, statistics)
-        free = {name: value * 0.5 for name, value in right.free().items()}
-        return right.with_free(free) if len(calls) == 2 else right
+        free = {name: value * 0.5 for name, value in right.free_parameters().items()}
+        return right.with_free_parameters(free) if len(calls) == 2 else right
 
     monkeypatch.setattr(owner, "solve", broken)
     start.set_params(max_iter=50)

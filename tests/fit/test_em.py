@@ -183,7 +183,7 @@ def test_what_rounding_does_to_a_nearly_singular_covariance_is_no_fall(engine: A
     for trial in range(40):
         rows = torch.randn(300, 3, generator=Generator().manual_seed(trial), dtype=torch.float64)
         rows[:, 2] = rows[:, 0] + 1e-7 * rows[:, 2]
-        start = FullGaussian.of(rows.mean(0)[None], rows.T.cov(correction=0)[None], 1e-15)
+        start = FullGaussian.from_covariance(rows.mean(0)[None], rows.T.cov(correction=0)[None], 1e-15)
         model = Mixture(torch.zeros(1, dtype=torch.float64), start)
         source = ArraySource(rows)
         rounding = partial(rounding_error, source=source)
@@ -225,7 +225,7 @@ class Point(Tree):
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[Sums]:
         return Expected(Sums(self.at + rows[:1]), self.height, torch.ones((), dtype=torch.float64))
 
-    def repair(self, statistics: Sums) -> tuple[Sums, tuple[str, ...]]:
+    def repair_statistics(self, statistics: Sums) -> tuple[Sums, tuple[str, ...]]:
         return statistics, ("moved",) if self.empty else ()
 
     def solve(self, statistics: Sums) -> Point:

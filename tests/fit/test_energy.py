@@ -50,8 +50,8 @@ class Gaussian(nn.Module):
 
 
 def family() -> EnergyModel:
-    network, parameters = ModuleNetwork.of(Gaussian(), torch.float64, torch.device("cpu"))
-    return EnergyModel.start(network, parameters, columns=1)
+    network, parameters = ModuleNetwork.from_module(Gaussian(), torch.float64, torch.device("cpu"))
+    return EnergyModel.from_network(network, parameters, columns=1)
 
 
 def at(model: EnergyModel, point: Tensor) -> EnergyModel:
@@ -172,7 +172,7 @@ def test_weights_are_repetitions():
 
 def network_model() -> EnergyModel:
     network = Perceptron(1, (8, 8))
-    return EnergyModel.start(network, network.start(generator(2)), BASE)
+    return EnergyModel.from_network(network, network.draw_parameters(generator(2)), BASE)
 
 
 PLAN = EnergyPlan(Cooling(0.02, 40), chains=32, steps=3, restart=0.1, decay=0.01, shrink=0.01)
@@ -250,8 +250,8 @@ class Cliff(nn.Module):
 
 
 def cliff(wall: float) -> EnergyModel:
-    network, parameters = ModuleNetwork.of(Cliff(wall), torch.float64, torch.device("cpu"))
-    return EnergyModel.start(network, parameters, BASE)
+    network, parameters = ModuleNetwork.from_module(Cliff(wall), torch.float64, torch.device("cpu"))
+    return EnergyModel.from_network(network, parameters, BASE)
 
 
 def test_an_energy_that_is_never_finite_ends_the_fit():
@@ -270,8 +270,8 @@ def test_chains_beyond_a_wall_start_anew():
 
 
 def test_an_energy_of_the_wrong_shape_is_refused():
-    network, parameters = ModuleNetwork.of(nn.Linear(1, 1), torch.float64, torch.device("cpu"))
-    model = EnergyModel.start(network, parameters, BASE)
+    network, parameters = ModuleNetwork.from_module(nn.Linear(1, 1), torch.float64, torch.device("cpu"))
+    model = EnergyModel.from_network(network, parameters, BASE)
     with pytest.raises(ValueError, match="one number per row"):
         trained_state(model, PLAN, 1)
 
@@ -334,8 +334,8 @@ class Steep(nn.Module):
 
 def left_outside() -> int:
     """Of 50 chains that begin far out in the tails, how many are there after 60 updates."""
-    network, parameters = ModuleNetwork.of(Steep(), torch.float64, torch.device("cpu"))
-    model = EnergyModel.start(network, parameters, columns=1)
+    network, parameters = ModuleNetwork.from_module(Steep(), torch.float64, torch.device("cpu"))
+    model = EnergyModel.from_network(network, parameters, columns=1)
     still = EnergyPlan(Cooling(1e-12, 1), chains=200, steps=5, restart=0.0)
     batches = Batches(ArraySource(ROWS), len(ROWS))
     trainer = energy_trainer(model, batches, mala, BASE, still, buffer=200, random_state=0)

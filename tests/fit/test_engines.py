@@ -108,14 +108,14 @@ def test_gradient_ascent_follows_the_gradient_of_the_log_likelihood():
     weight = torch.linspace(0.5, 1.5, 50, dtype=torch.float64)
     step = gradient_ascent(lambda t: (rows, weight), lambda t: 0.1, adaptive=False)
     moved = step(AscentState.start(model)).state.model
-    free = model.free()
-    shift = flatten(moved.free()) - flatten(free)
+    free = model.free_parameters()
+    shift = flatten(moved.free_parameters()) - flatten(free)
     epsilon = 1e-6
     for i in range(len(shift)):
         up, down = flatten(free).clone(), flatten(free).clone()
         up[i] += epsilon
         down[i] -= epsilon
-        rise = model.with_free(unflatten(up, free)).log_prob(rows) - model.with_free(
+        rise = model.with_free_parameters(unflatten(up, free)).log_prob(rows) - model.with_free_parameters(
             unflatten(down, free)
         ).log_prob(rows)
         slope = float((rise @ weight) / weight.sum()) / (2 * epsilon)

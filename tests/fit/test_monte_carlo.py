@@ -37,9 +37,9 @@ from boxloop.models import (
     EffectSums,
     PoissonResponse,
     RandomEffects,
+    find_modes,
     group_log_likelihood,
     jacobian,
-    modes,
 )
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
@@ -103,7 +103,7 @@ def test_the_path_is_that_of_exact_em_within_its_error():
     for seed in range(12):
         state = MonteCarloState.start(start, rows, 100, generator(seed))
         model = run(monte_carlo_em(rows, label_draws, plan), state, max_iter=15).state.model
-        ends.append(flatten(model.free()) - flatten(exact.free()))
+        ends.append(flatten(model.free_parameters()) - flatten(exact.free_parameters()))
     apart = torch.stack(ends)
     t = apart.mean(0) / (apart.std(0) / len(apart) ** 0.5)
     assert float(t.abs().max()) < stats.t.isf(1e-5, len(apart) - 1)
@@ -172,7 +172,7 @@ def check_end(state, rows, truth):
     found = last.state.errors
     assert last.converged
     assert found.error_ratio < 0.1
-    apart = flatten(found.model.free()) - truth.point
+    apart = flatten(found.model.free_parameters()) - truth.point
     assert float((apart / found.monte_carlo_covariance.diagonal().sqrt()).abs().max()) < 4.5
 
 
@@ -185,10 +185,12 @@ def test_two_effects_a_group():
 
 
 def information_by_quadrature(model, rows):
-    free, centre = model.free(), modes(model, rows)
+    free, centre = model.free_parameters(), find_modes(model, rows)
 
     def slope(vector):
-        level = group_log_likelihood(model.with_free(unflatten(vector, free)), rows, 20, centre).sum()
+        level = group_log_likelihood(
+            model.with_free_parameters(unflatten(vector, free)), rows, 20, centre
+        ).sum()
         return torch.autograd.grad(level, vector, create_graph=True)[0]
 
     return -jacobian(slope, flatten(free))
@@ -227,7 +229,9 @@ def test_standard_errors_are_those_of_quadrature(problems):
         found.covariance.diagonal().sqrt(), truth.errors, rtol=0.03
     )  # 5 times its spread
     exact = torch.autograd.functional.jacobian(
-        lambda v: truth.model.with_free({"coefficients": v[:2], "covariance": v[2:]}).covariance[0, 0],
+        lambda v: truth.model.with_free_parameters({"coefficients": v[:2], "covariance": v[2:]}).covariance[
+            0, 0
+        ],
         truth.point,
     )
     assert float(exact[2]) == pytest.approx(1.0)
@@ -239,7 +243,7 @@ def test_the_monte_carlo_error_means_what_it_says(problems):
     total, p, seeds = 0.0, len(truth.point), 12
     for seed in range(seeds):
         found = louis_errors(begin(rows, truth.model, seed=seed), rows, random_walks, 800)
-        apart = flatten(found.model.free()) - truth.point
+        apart = flatten(found.model.free_parameters()) - truth.point
         total += float(apart @ torch.linalg.solve(found.monte_carlo_covariance, apart))
     assert stats.chi2.isf(1 - 1e-4, seeds * p) < total < stats.chi2.isf(1e-4, seeds * p)
 

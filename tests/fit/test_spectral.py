@@ -11,7 +11,7 @@ from scipy import sparse
 from torch import Tensor
 
 from boxloop import MultinomialMixture
-from boxloop.data import ArraySource, SparseSource, Topics, documents, sparse_source
+from boxloop.data import ArraySource, SparseSource, Topics, draw_topics, sparse_source
 from boxloop.fit import (
     DIAGONALISERS,
     DocumentMoments,
@@ -26,7 +26,7 @@ from boxloop.fit import (
 )
 from boxloop.numeric import generator
 
-PROBLEM = documents(3, 12, generator(0), concentration=1.0)
+PROBLEM = draw_topics(3, 12, generator(0), concentration=1.0)
 
 
 def triples(counts: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class Population(DocumentMoments):
 @pytest.mark.parametrize("method", DIAGONALISERS)
 @pytest.mark.parametrize("scaled", [True, False])
 def test_population_moments_give_the_topics_exactly(method, scaled, monkeypatch):
-    problem = documents(5, 50, generator(1))
+    problem = draw_topics(5, 50, generator(1))
     mean = problem.weights @ problem.probabilities
     scale = mean.rsqrt() if scaled else torch.ones(50).double()
     exact = Population(None, scale, 0.0, scale * mean, 1.0, 1.0, 0)
@@ -122,7 +122,7 @@ def test_population_moments_give_the_topics_exactly(method, scaled, monkeypatch)
 
 def test_pairs_of_the_same_word_fail():
     """The document's x1 x1' is diagonal: its axes are words, not topics."""
-    problem = documents(5, 50, generator(1))
+    problem = draw_topics(5, 50, generator(1))
     mean = problem.weights @ problem.probabilities
     _, axes = torch.linalg.eigh(torch.diag(mean))
     span = axes[:, -5:]
@@ -149,7 +149,7 @@ def test_error_falls_as_one_over_root_n():
 
 def test_errors_are_those_of_differences():
     """The derivative of the whole map along one document, against the map with that document's weight moved."""
-    source = documents(3, 12, generator(5), concentration=1.0).source(200_000, (4, 12), generator(6))
+    source = draw_topics(3, 12, generator(5), concentration=1.0).source(200_000, (4, 12), generator(6))
     found = spectral(source, 3, generator(0))
     step, row = 20.0, 17
     heavy = torch.ones(200_000).double()
@@ -197,7 +197,7 @@ def test_the_whole_covariance_has_the_errors_on_its_diagonal(dense):
     torch.testing.assert_close(
         rows.sum((1, 3)), torch.zeros(3, 3).double(), atol=1e-12, rtol=0
     )  # sums are one
-    wide = documents(2, 2000, generator(0)).source(300, 9, generator(1))
+    wide = draw_topics(2, 2000, generator(0)).source(300, 9, generator(1))
     with pytest.raises(ValueError, match="4002 rows, over 3000: use spectral_errors"):
         spectral_covariance(spectral(wide, 2, generator(0)))
 
@@ -279,7 +279,7 @@ def test_f32_negative_mass_is_projected_with_a_note():
 
 
 def test_the_estimator_by_moments_alone_and_as_a_start():
-    problem = documents(4, 40, generator(2))
+    problem = draw_topics(4, 40, generator(2))
     train, held = problem.source(20_000, 12, generator(3)), problem.source(2_000, 12, generator(4))
     alone = MultinomialMixture(4, method="spectral", random_state=0).fit(train)
     started = MultinomialMixture(4, init_params="spectral", random_state=0).fit(train)
@@ -314,7 +314,10 @@ def mixed_documents(problem: Topics, alpha: Tensor, n: int, length: int, seed: i
 
 def test_moments_of_mixed_topics_without_the_mixing():
     """Dirichlet moments in closed form; what is left is one term for each topic."""
-    problem, alpha = documents(3, 7, generator(1), concentration=1.0), torch.tensor([0.2, 0.5, 0.8]).double()
+    problem, alpha = (
+        draw_topics(3, 7, generator(1), concentration=1.0),
+        torch.tensor([0.2, 0.5, 0.8]).double(),
+    )
     a, b = alpha.sum(), problem.probabilities
     two = (torch.outer(alpha, alpha) + torch.diag(alpha)) / (a * (a + 1))
     three = torch.zeros(3, 3, 3).double()
@@ -337,7 +340,10 @@ def test_moments_of_mixed_topics_without_the_mixing():
 
 
 def test_topics_that_documents_mix():
-    problem, alpha = documents(3, 30, generator(2), concentration=0.3), torch.tensor([0.3, 0.3, 0.6]).double()
+    problem, alpha = (
+        draw_topics(3, 30, generator(2), concentration=0.3),
+        torch.tensor([0.3, 0.3, 0.6]).double(),
+    )
     source = mixed_documents(problem, alpha, 30_000, 30, 0)
     right = spectral(source, 3, generator(0), concentration=1.2)
     wrong = spectral(source, 3, generator(0))

@@ -12,7 +12,7 @@ from torch import Tensor
 import boxloop
 from boxloop import fit
 from boxloop.average import Power
-from boxloop.data import ArraySource, documents
+from boxloop.data import ArraySource, draw_topics
 from boxloop.distributions import FullGaussian, Node
 from boxloop.fit import Epochs
 from boxloop.loop import run
@@ -37,7 +37,7 @@ def source(device: str) -> ArraySource:
 
 
 def told(outcome: Any) -> dict[str, Any]:
-    return {"trace": outcome.trace, "rounds": outcome.n_iter, **outcome.state.best.named()}
+    return {"trace": outcome.trace, "rounds": outcome.n_iter, **outcome.state.best.named_parameters()}
 
 
 def climbed(engine: Any) -> Case:
@@ -70,7 +70,7 @@ def started(device: str) -> dict[str, Any]:
     names = [name for name in fit.STARTS if name != "spectral"]
     shares = fit.draw_responsibilities(sample, names, 2, generator(1, device))
     made = fit.start_mixtures(mixture(device).family, sample, shares)
-    return {"shares": shares, **made.named()}
+    return {"shares": shares, **made.named_parameters()}
 
 
 def erring(device: str) -> dict[str, Any]:
@@ -149,7 +149,7 @@ def simulated(device: str) -> dict[str, Any]:
 
 
 def words(device: str) -> dict[str, Any]:
-    rows = documents(2, 12, generator(0)).source(2000, 8, generator(1)).rows.to_dense().double().to(device)
+    rows = draw_topics(2, 12, generator(0)).source(2000, 8, generator(1)).rows.to_dense().double().to(device)
     found = fit.spectral(ArraySource(rows), 2, generator(2, device))
     error = fit.spectral_errors(found)
     again, mean, spread = fit.bootstrap(ArraySource(rows), 2, generator(3, device), draws=3)

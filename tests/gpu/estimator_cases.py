@@ -22,7 +22,7 @@ def fitted(kind: type, rows: np.ndarray, params: dict[str, Any], **more: Any) ->
         fit = kind(**{"random_state": 0, **params, **more}, device=device).fit(rows)
         drawn, latent = fit.sample(5)
         return {
-            **fit.model_.named(),
+            **fit.model_.named_parameters(),
             "scores": fit.score_samples(rows),
             "codes": fit.transform(rows),
             "rounds": fit.n_iter_,

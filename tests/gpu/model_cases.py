@@ -22,7 +22,9 @@ from gpu.places import Case
 
 def groups(device: str) -> tuple[GroupedRows, RandomEffects]:
     one = torch.ones(80, 1).double()
-    rows = GroupedRows.of((torch.arange(80) // 4 % 5).double(), one, one, torch.arange(80) // 4).to(device)
+    rows = GroupedRows.from_rows((torch.arange(80) // 4 % 5).double(), one, one, torch.arange(80) // 4).to(
+        device
+    )
     return rows, RandomEffects(tensor([0.4], device), tensor([[1.0]], device), PoissonResponse(), shared=(0,))
 
 
@@ -60,7 +62,7 @@ def drawn(engine: str) -> Case:
 def energetic(device: str) -> dict[str, Any]:
     base = DiagonalGaussian(tensor([[0.0]], device), tensor([[1.0]], device))
     network = Perceptron(1, (8,))
-    model = EnergyModel.start(network, network.start(generator(0, device)), base)
+    model = EnergyModel.from_network(network, network.draw_parameters(generator(0, device)), base)
     batches = fit.Batches(ArraySource(tensor(np.ones((64, 1)), device)), 32)
     plan = fit.EnergyPlan(fit.Cooling(0.02, 10), chains=16)
     kernels = lambda f, scale: MALA(scale).kernel(Target(f))  # noqa: E731
@@ -76,17 +78,17 @@ def round_of(name: str) -> Case:
         made = model_cases()[name]
         model, rows, weight = made.model.to(device), made.rows.to(device), made.weight.to(device)
         found = model.expect(rows, weight)
-        statistics, _ = model.repair(found.statistics)
+        statistics, _ = model.repair_statistics(found.statistics)
         mean, covariance = model.moments()
         drawn, _ = model.sample(6, generator(0, device))
         return {
             "height": found.log_likelihood,
-            "complete": model.complete(statistics),
+            "complete": model.expected_log_likelihood(statistics),
             "density": model.log_prob(rows),
             "mean": mean,
             "covariance": covariance.dense(),
             "drawn": drawn,
-            **{f"next {key}": value for key, value in model.solve(statistics).named().items()},
+            **{f"next {key}": value for key, value in model.solve(statistics).named_parameters().items()},
         }
 
     return case

@@ -24,7 +24,7 @@ class Table:
     group: Tensor
 
     def rows(self) -> GroupedRows:
-        return GroupedRows.of(self.response, self.fixed, self.random, self.group)
+        return GroupedRows.from_rows(self.response, self.fixed, self.random, self.group)
 
 
 def make_table(kind: str, q: int = 1, groups: int = 30, each: int = 6, seed: int = 0) -> Table:

@@ -58,7 +58,7 @@ def test_with_the_exact_posterior_one_draw_gives_the_log_density() -> None:
     rows = truth.sample(50, generator(1))[0]
     for draws in (1, 7, 64):
         assert_close(
-            model.importance(rows, generator(2), draws), truth.log_prob(rows), rtol=1e-10, atol=1e-10
+            model.importance_bound(rows, generator(2), draws), truth.log_prob(rows), rtol=1e-10, atol=1e-10
         )
     assert_close(model.log_prob(rows), truth.log_prob(rows), rtol=1e-10, atol=1e-10)
     mean, covariance = truth.posterior(rows)
@@ -74,16 +74,16 @@ def test_the_bound_is_below_the_importance_bound_below_the_log_density() -> None
     q, p = loose.posterior(rows), model.posterior(rows)
     ratio = q.variance / p.variance
     apart = 0.5 * (ratio - 1.0 - ratio.log() + (q.mean - p.mean).square() / p.variance).sum(1)
-    bounds = torch.stack([loose.bound(rows, generator(s), 40).value() for s in range(100)])
+    bounds = torch.stack([loose.evidence_bound(rows, generator(s), 40).value() for s in range(100)])
     assert_scores(mean_scores(bounds, truth.log_prob(rows) - apart))
     assert float(apart.min()) > 0.1
-    averaged = torch.stack([loose.importance(rows, generator(s), 40) for s in range(100)])
+    averaged = torch.stack([loose.importance_bound(rows, generator(s), 40) for s in range(100)])
     assert_scores(mean_scores(averaged.exp(), truth.log_prob(rows).exp()))
     error = averaged.std(0) / 10.0
     assert ((averaged.mean(0) - bounds.mean(0)) / error > 5.0).all()
     assert ((averaged.mean(0) - truth.log_prob(rows)) / error < 4.0).all()
     assert ((averaged.mean(0) - truth.log_prob(rows)).mean() / error.mean()) < 0.0
-    close = loose.importance(rows, generator(0), draws)
+    close = loose.importance_bound(rows, generator(0), draws)
     assert_close(close, truth.log_prob(rows), rtol=0, atol=0.2)
 
 
@@ -129,7 +129,7 @@ def test_the_bound_is_what_its_definition_says(head: str, latent: str) -> None:
     if model.head.continuous:
         model = model.affine(torch.arange(4.0).double(), torch.tensor([0.1, 2.0, 30.0, 1.0]).double())
     rows = rows_of(model)
-    bound = model.bound(rows, generator(7), draws=3)
+    bound = model.evidence_bound(rows, generator(7), draws=3)
     q = model.posterior(rows)
     noise = normal((3, len(rows), K), generator(7))
     fit, apart, ratio = [], [], []
@@ -147,7 +147,7 @@ def test_the_bound_is_what_its_definition_says(head: str, latent: str) -> None:
         )
         assert_close(bound.divergence, expected.sum(1), rtol=1e-10, atol=1e-12)
     weighted = torch.stack(ratio).logsumexp(0) - math.log(3)
-    assert_close(model.importance(rows, generator(7), 3), weighted, rtol=1e-9, atol=1e-9)
+    assert_close(model.importance_bound(rows, generator(7), 3), weighted, rtol=1e-9, atol=1e-9)
     assert_close(bound.value(0.3), bound.reconstruction - 0.3 * bound.divergence)
 
 
@@ -159,7 +159,7 @@ def test_slopes_are_finite_differences(head: str, latent: str) -> None:
     free = tuple(leaf.clone().requires_grad_() for leaf in model.trainable())
 
     def value(leaves: tuple[Tensor, ...]) -> Tensor:
-        return model.with_trainable(leaves).bound(rows, generator(3), draws=2).value(0.7).mean()
+        return model.with_trainable(leaves).evidence_bound(rows, generator(3), draws=2).value(0.7).mean()
 
     slopes = torch.autograd.grad(value(free), free)
     step = 1e-5
@@ -200,10 +200,10 @@ def test_units_change_the_bound_by_their_jacobian(head: str) -> None:
     origin, scale = torch.tensor([1e6, 0.0, -3.0, 1.0]).double(), torch.tensor([1e-2, 1e5, 2.0, 1.0]).double()
     moved, there = model.affine(origin, scale), origin + scale * rows
     jacobian = scale.log().sum()
-    before, after = (m.bound(x, generator(1), 2) for m, x in ((model, rows), (moved, there)))
+    before, after = (m.evidence_bound(x, generator(1), 2) for m, x in ((model, rows), (moved, there)))
     assert_close(after.reconstruction, before.reconstruction - jacobian, rtol=1e-6, atol=1e-7)
     assert_close(after.divergence, before.divergence, rtol=1e-6, atol=1e-8)
-    weighted = [m.importance(x, generator(1), 5) for m, x in ((model, rows), (moved, there))]
+    weighted = [m.importance_bound(x, generator(1), 5) for m, x in ((model, rows), (moved, there))]
     assert_close(weighted[1], weighted[0] - jacobian, rtol=1e-6, atol=1e-7)
     assert_close(moved.reconstruct(there), origin + scale * model.reconstruct(rows), rtol=1e-6, atol=1e-3)
     z = normal((3, K), generator(2))
@@ -233,7 +233,7 @@ def test_a_score_is_that_of_its_row_alone(latent: str, monkeypatch: pytest.Monke
     assert_close(model.reconstruct(rows), torch.cat([model.reconstruct(row[None]) for row in rows]))
     assert model.sample(7, generator(0))[0].shape == (7, 4)
     monkeypatch.undo()
-    spread = torch.stack([model.importance(rows, generator(s), 33) for s in range(60)])
+    spread = torch.stack([model.importance_bound(rows, generator(s), 33) for s in range(60)])
     assert_scores((whole - spread.mean(0)) / spread.std(0))
 
 
@@ -291,10 +291,12 @@ def test_float32_networks_speak_the_precision_of_the_origin(head: str, latent: s
     high = low.to(dtype=torch.float64)
     rows = rows_of(high)
     noise = generator(9)
-    assert low.bound(rows, noise).value().dtype == torch.float32
+    assert low.evidence_bound(rows, noise).value().dtype == torch.float32
     mixed = replace(low, origin=low.origin.double(), scale=low.scale.double())
     assert mixed.prior().mean.dtype == mixed.emission(torch.zeros(1, K)).mean.dtype == torch.float64
-    assert mixed.bound(rows, noise).value().dtype == mixed.posterior(rows).mean.dtype == torch.float64
+    assert (
+        mixed.evidence_bound(rows, noise).value().dtype == mixed.posterior(rows).mean.dtype == torch.float64
+    )
     assert_close(mixed.log_prob(rows), high.log_prob(rows), rtol=1e-4, atol=1e-4)
     assert_close(low.log_prob(rows).double(), high.log_prob(rows), rtol=1e-4, atol=1e-4)
     mega(mixed, rows, nodes=64, draws=0)
@@ -308,8 +310,8 @@ def test_values_far_from_zero_keep_their_digits_in_float32_networks() -> None:
     there = origin + scale * rows
     expected = far.to(dtype=torch.float64).log_prob(there)
     assert_close(far.log_prob(there), expected, rtol=1e-4, atol=1e-4)
-    before = low.to(dtype=torch.float64).bound(rows, generator(1)).value() - scale.log().sum()
-    after = far.to(dtype=torch.float64).bound(there, generator(1)).value()
+    before = low.to(dtype=torch.float64).evidence_bound(rows, generator(1)).value() - scale.log().sum()
+    after = far.to(dtype=torch.float64).evidence_bound(there, generator(1)).value()
     assert_close(after, before, rtol=1e-5, atol=1e-5)
 
 
@@ -317,9 +319,9 @@ def test_half_precision_changes_the_bound_a_little() -> None:
     model = small("low rank", "mixture", torch.float32)
     rows = rows_of(model)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        half = model.bound(rows, generator(1), 2)
-        spread = model.importance(rows, generator(1), 4)
-    whole = model.bound(rows, generator(1), 2)
+        half = model.evidence_bound(rows, generator(1), 2)
+        spread = model.importance_bound(rows, generator(1), 4)
+    whole = model.evidence_bound(rows, generator(1), 2)
     assert half.value().dtype == torch.float32
     assert_close(half.value(), whole.value(), rtol=0.05, atol=0.05)
     assert not torch.equal(half.value(), whole.value())
@@ -334,10 +336,10 @@ def test_half_precision_stays_inside_the_networks(head: str, latent: str) -> Non
     still = {name: getattr(model, name).map(torch.zeros_like) for name in ("encoder", "decoder")}
     model = replace(model, **still)
     rows = rows_of(model)
-    whole, spread = model.bound(rows, generator(1), 2), model.importance(rows, generator(1), 4)
+    whole, spread = model.evidence_bound(rows, generator(1), 2), model.importance_bound(rows, generator(1), 4)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert torch.equal(model.bound(rows, generator(1), 2).value(), whole.value())
-        assert torch.equal(model.importance(rows, generator(1), 4), spread)
+        assert torch.equal(model.evidence_bound(rows, generator(1), 2).value(), whole.value())
+        assert torch.equal(model.importance_bound(rows, generator(1), 4), spread)
 
 
 @pytest.mark.filterwarnings("ignore:a few nodes")  # third moments of exponentials of networks
@@ -401,11 +403,13 @@ def test_a_file_gives_back_the_model(head: str, latent: str, tmp_path: Any) -> N
 def test_a_module_of_yours_is_a_network_but_cannot_be_saved(tmp_path: Any) -> None:
     cpu = torch.device("cpu")
     body = nn.Sequential(nn.Linear(K, 8), nn.Tanh(), nn.Linear(8, 2 * D))
-    decoder = Part(*ModuleNetwork.of(body, torch.float64, cpu))
+    decoder = Part(*ModuleNetwork.from_module(body, torch.float64, cpu))
     model = replace(small(), decoder=decoder)
     rows = rows_of(model)
     free = tuple(leaf.clone().requires_grad_() for leaf in model.trainable())
-    slopes = torch.autograd.grad(model.with_trainable(free).bound(rows, generator(0)).value().sum(), free)
+    slopes = torch.autograd.grad(
+        model.with_trainable(free).evidence_bound(rows, generator(0)).value().sum(), free
+    )
     assert all(float(slope.abs().max()) > 0 for slope in slopes)
     with pytest.raises(ModelFileError, match="cannot hold"):
         save_tree(tmp_path / "model", model)
@@ -427,17 +431,19 @@ def test_what_is_learned_goes_out_and_in_again(head: str) -> None:
 
 
 def test_parts_that_do_not_fit_are_named() -> None:
-    encoder, decoder = (Part(net, net.start(generator(0))) for net in (Layers(3, (), 4), Layers(2, (), 5)))
+    encoder, decoder = (
+        Part(net, net.draw_parameters(generator(0))) for net in (Layers(3, (), 4), Layers(2, (), 5))
+    )
     with pytest.raises(ValueError, match=r"the decoder must make 6 columns from 2; one row becomes \(1, 5\)"):
-        Autoencoder.start(encoder, decoder, GaussianHead(), StandardNormal(2), 3)
+        Autoencoder.from_parts(encoder, decoder, GaussianHead(), StandardNormal(2), 3)
     with pytest.raises(ValueError, match="the encoder must make 6 columns from 3; one row"):
-        Autoencoder.start(encoder, decoder, GaussianHead(), StandardNormal(3), 3)
+        Autoencoder.from_parts(encoder, decoder, GaussianHead(), StandardNormal(3), 3)
     with pytest.raises(ValueError, match="the encoder must make 4 columns from 2, but does not take a row"):
-        Autoencoder.start(encoder, decoder, GaussianHead(), StandardNormal(2), 2)
+        Autoencoder.from_parts(encoder, decoder, GaussianHead(), StandardNormal(2), 2)
     with pytest.raises(ValueError, match="score_draws"):
         replace(small(), score_draws=0)
     with pytest.raises(ValueError, match="at least one draw"):
-        small().importance(torch.zeros(1, 4).double(), generator(0), 0)
+        small().importance_bound(torch.zeros(1, 4).double(), generator(0), 0)
 
 
 @pytest.mark.parametrize(
@@ -448,12 +454,12 @@ def test_parts_that_do_not_fit_are_named() -> None:
         (lambda: GaussianHead("diagonal", torch.zeros(2)), "log_variance belongs"),
         (lambda: GaussianHead(floor=0.0), "floor"),
         (lambda: LowRankHead(torch.zeros(2, 1), torch.zeros(2), floor=-1.0), "floor"),
-        (lambda: LowRankHead.start(3, 0, generator(0)), "rank"),
-        (lambda: CategoricalHead.of([2, 0]), "at least one category"),
-        (lambda: CategoricalHead.of([]), "at least one category"),
-        (lambda: CategoricalHead.of([2, 2]).width(3), "2 columns of categories"),
+        (lambda: LowRankHead.initial(3, 0, generator(0)), "rank"),
+        (lambda: CategoricalHead.from_sizes([2, 0]), "at least one category"),
+        (lambda: CategoricalHead.from_sizes([]), "at least one category"),
+        (lambda: CategoricalHead.from_sizes([2, 2]).raw_columns(3), "2 columns of categories"),
         (lambda: StandardNormal(0), "at least one column"),
-        (lambda: NormalMixturePrior.start(0, 2, generator(0)), "at least one component"),
+        (lambda: NormalMixturePrior.initial(0, 2, generator(0)), "at least one component"),
         (lambda: NormalMixturePrior(torch.zeros(2), torch.zeros(2, 3), torch.zeros(2, 2)), "2 weights"),
     ],
 )
@@ -477,7 +483,7 @@ def test_missing_values_spoil_their_own_row_alone() -> None:
     model = small("shared")
     rows = rows_of(model, 5)
     rows[2, 1] = math.nan
-    for found in (model.bound(rows, generator(0)).value(), model.log_prob(rows)):
+    for found in (model.evidence_bound(rows, generator(0)).value(), model.log_prob(rows)):
         assert torch.isnan(found).tolist() == [False, False, True, False, False]
 
 

@@ -40,28 +40,28 @@ def test_a_bound_and_its_slopes_do_not_wait_and_are_those_of_the_cpu(head: str, 
         torch.eye(2, dtype=torch.float64, device="cuda")
     )  # libraries load at their first call
     moving = there.with_trainable(free)
-    torch.autograd.grad(moving.bound(moved, stream, 2).value().mean(), free)
+    torch.autograd.grad(moving.evidence_bound(moved, stream, 2).value().mean(), free)
     state = stream.get_state()
     with no_waiting():
-        bound = moving.bound(moved, stream, 2)
+        bound = moving.evidence_bound(moved, stream, 2)
         slopes = torch.autograd.grad(bound.value().mean(), free)
     assert all(bool(torch.isfinite(slope).all()) for slope in slopes)
     stream.set_state(state)
-    again = torch.autograd.grad(moving.bound(moved, stream, 2).value().mean(), free)
+    again = torch.autograd.grad(moving.evidence_bound(moved, stream, 2).value().mean(), free)
     assert all(torch.equal(one, two) for one, two in zip(slopes, again, strict=True)), "bit for bit"
     assert moving.sample(10, stream)[0].shape == (10, 4)
-    assert moving.importance(moved, stream, 8).shape == (64,)
+    assert moving.importance_bound(moved, stream, 8).shape == (64,)
 
 
 def test_images_pass_through_convolutions() -> None:
     cuda = generator(0, "cuda")
     down, up = Convolutions((1, 28, 28), (8, 16), 8), Deconvolutions((1, 28, 28), (16, 8), 4)
-    parts = (Part(net, net.start(cuda, torch.float32)) for net in (down, up))
-    model = Autoencoder.start(*parts, BernoulliHead(), StandardNormal(4), 784)
+    parts = (Part(net, net.draw_parameters(cuda, torch.float32)) for net in (down, up))
+    model = Autoencoder.from_parts(*parts, BernoulliHead(), StandardNormal(4), 784)
     rows = (torch.rand(32, 784, device="cuda") > 0.5).float()
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        half = model.bound(rows, generator(1, "cuda")).value()
-    whole = model.bound(rows, generator(1, "cuda")).value()
+        half = model.evidence_bound(rows, generator(1, "cuda")).value()
+    whole = model.evidence_bound(rows, generator(1, "cuda")).value()
     assert half.dtype == torch.float32
     assert_close(half, whole, rtol=0.02, atol=2.0)
     assert_close(model.to("cpu").log_prob(rows.cpu()), model.log_prob(rows).cpu(), rtol=1e-3, atol=0.1)

@@ -30,14 +30,16 @@ CPU = torch.device("cpu")
 
 def base(d: int = 2) -> FullGaussian:
     root = normal((d, d), generator(9))
-    return FullGaussian.of(torch.zeros(1, d).double(), (root @ root.mT + torch.eye(d))[None])
+    return FullGaussian.from_covariance(torch.zeros(1, d).double(), (root @ root.mT + torch.eye(d))[None])
 
 
 def perceptron(d: int = 2, seed: int = 0) -> EnergyModel:
     """A model whose last layer is not zero."""
     network = Perceptron(d, (8, 8))
-    *layers, last = network.start(generator(seed))
-    return EnergyModel.start(network, (*layers, normal(tuple(last.shape), generator(seed + 1))), base(d))
+    *layers, last = network.draw_parameters(generator(seed))
+    return EnergyModel.from_network(
+        network, (*layers, normal(tuple(last.shape), generator(seed + 1))), base(d)
+    )
 
 
 class Bowl(nn.Module):
@@ -55,7 +57,7 @@ class Bowl(nn.Module):
 
 def test_the_model_starts_at_its_base():
     network = Perceptron(2, (16, 16))
-    model = EnergyModel.start(network, network.start(generator(0)), base())
+    model = EnergyModel.from_network(network, network.draw_parameters(generator(0)), base())
     rows = normal((7, 2), generator(1))
     known = replace(model, log_partition=torch.zeros(()).double())
     torch.testing.assert_close(known.log_prob(rows), base().log_prob(rows)[0])
@@ -100,8 +102,8 @@ def test_units_carry_the_draws():
 
 def test_a_module_becomes_a_function_of_its_trainable_parameters():
     module = Bowl()
-    network, parameters = ModuleNetwork.of(module, torch.float64, CPU)
-    model = EnergyModel.start(network, parameters, columns=1)
+    network, parameters = ModuleNetwork.from_module(module, torch.float64, CPU)
+    model = EnergyModel.from_network(network, parameters, columns=1)
     rows = torch.tensor([[0.0], [3.0]]).double()
     assert [p.tolist() for p in parameters] == [0.5]
     torch.testing.assert_close(model.potential(rows), torch.tensor([0.5, 8.0]).double())  # dropout is off
@@ -114,13 +116,13 @@ def test_a_module_becomes_a_function_of_its_trainable_parameters():
 
 def test_a_module_without_parameters_is_refused():
     with pytest.raises(ValueError, match="no trainable parameter"):
-        ModuleNetwork.of(nn.Identity(), torch.float64, CPU)
+        ModuleNetwork.from_module(nn.Identity(), torch.float64, CPU)
 
 
 def test_an_energy_of_the_wrong_shape_is_refused():
-    network, parameters = ModuleNetwork.of(nn.Linear(2, 1), torch.float64, CPU)
+    network, parameters = ModuleNetwork.from_module(nn.Linear(2, 1), torch.float64, CPU)
     with pytest.raises(ValueError, match=r"one number per row: 3 rows need shape \(3,\), got \(3, 1\)"):
-        EnergyModel.start(network, parameters, base()).potential(torch.zeros(3, 2).double())
+        EnergyModel.from_network(network, parameters, base()).potential(torch.zeros(3, 2).double())
 
 
 @pytest.mark.parametrize("hidden", [(), (0,), (4, -1)])
@@ -135,7 +137,7 @@ def test_what_is_not_known_is_said():
     with pytest.raises(ValueError, match="no draws to be criticised by"):
         perceptron().prior()
     with pytest.raises(ValueError, match="columns must be given when base is None"):
-        EnergyModel.start(Perceptron(1, (2,)), Perceptron(1, (2,)).start(generator(0)))
+        EnergyModel.from_network(Perceptron(1, (2,)), Perceptron(1, (2,)).draw_parameters(generator(0)))
 
 
 def test_a_model_is_a_file_and_back(tmp_path):
@@ -166,7 +168,7 @@ def test_points_and_draws_are_laws():
 
 
 def moments(draws, functions, seed=0):
-    model = EnergyModel.start(Perceptron(1, (2,)), (torch.zeros(1).double(),), columns=draws.shape[1])
+    model = EnergyModel.from_network(Perceptron(1, (2,)), (torch.zeros(1).double(),), columns=draws.shape[1])
     known = as_model(replace(model, draws=draws))
     frame = standardise_by_model(known, tuple(f"x{j}" for j in range(draws.shape[1])), generator(seed))
     statistics = [function.prepare(frame) for function in functions]
@@ -203,7 +205,7 @@ def test_too_few_draws_have_no_error():
 def test_a_diagonal_base_serves_as_well():
     law = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
     network = Perceptron(2, (4,))
-    model = EnergyModel.start(network, network.start(generator(0)), law)
+    model = EnergyModel.from_network(network, network.draw_parameters(generator(0)), law)
     rows = torch.zeros(1, 2).double().requires_grad_()
     (slope,) = torch.autograd.grad(model.log_density(rows + 1.0).sum(), rows)
     torch.testing.assert_close(slope, -torch.ones(1, 2).double())

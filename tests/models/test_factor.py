@@ -115,14 +115,14 @@ def test_the_maximum_is_scikit_learns() -> None:
 
 def test_the_canonical_form_is_the_same_law() -> None:
     model = truth()
-    canonical = model.canonical()
+    canonical = model.to_canonical_form()
     assert_close(canonical.moments()[1].dense(), model.moments()[1].dense(), rtol=1e-12, atol=1e-12)
-    assert float(canonical.constraints().abs().max()) < 1e-12
-    assert_close(canonical.canonical().loadings, canonical.loadings, rtol=1e-10, atol=1e-10)
+    assert float(canonical.identification_constraints().abs().max()) < 1e-12
+    assert_close(canonical.to_canonical_form().loadings, canonical.loadings, rtol=1e-10, atol=1e-10)
     inner = canonical.loadings.mT @ (canonical.loadings / canonical.noise[:, None])
     assert bool((inner.diagonal().diff() <= 0).all())
     turn = torch.linalg.qr(uniform(Generator().manual_seed(4), K, K))[0]
-    turned = replace(model, loadings=model.loadings @ turn).canonical()
+    turned = replace(model, loadings=model.loadings @ turn).to_canonical_form()
     assert_close(turned.loadings, canonical.loadings, rtol=1e-10, atol=1e-10)
 
 
@@ -131,9 +131,9 @@ def test_a_heywood_case_stops_at_the_floor_and_is_named() -> None:
     rows[:, 1] = 2.0 * rows[:, 0]
     model = replace(start(rows, True), floor=1e-3)
     fitted = run(em(ArraySource(rows)), EMState(model), max_iter=300, monotone=True).state.model
-    assert fitted.floored()[:2].any()
+    assert fitted.is_floored()[:2].any()
     assert float(fitted.noise.min()) == pytest.approx(1e-3)
-    assert not bool(fitted.floored()[2:].any())
+    assert not bool(fitted.is_floored()[2:].any())
 
 
 def test_float32_tiles_agree_with_float64() -> None:
@@ -151,7 +151,9 @@ def test_a_factor_that_only_rounding_loads_has_no_loadings():
     generator = torch.Generator().manual_seed(0)
     loadings = torch.randn(6, 4, generator=generator, dtype=torch.float64)
     loadings[:, 2] = loadings[:, 0] + 1e-16 * loadings[:, 1]
-    model = FactorModel(torch.zeros(6).double(), loadings, torch.full((6,), 1e-8).double()).canonical()
+    model = FactorModel(
+        torch.zeros(6).double(), loadings, torch.full((6,), 1e-8).double()
+    ).to_canonical_form()
     assert (model.loadings[:, 3] == 0.0).all()
     assert (model.loadings[:, :3].square().sum(0) > 0.1).all()
     torch.testing.assert_close(

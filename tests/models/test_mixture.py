@@ -79,7 +79,7 @@ def test_em_is_scikit_learns(kind: str, rounds: int) -> None:
     model, _ = start(kind, rows)
     outcome = run(em(ArraySource(rows)), EMState(model), max_iter=rounds, monotone=True)
     ours, theirs = outcome.state.model, peer(kind, rows, rounds)
-    named = ours.named()
+    named = ours.named_parameters()
     for mine, other in (("weights", "weights_"), ("means", "means_"), ("covariances", "covariances_")):
         assert_close(named[mine], torch.from_numpy(getattr(theirs, other)), rtol=1e-10, atol=1e-10)
     assert_close(
@@ -114,7 +114,7 @@ def emptied(family: type, k: int) -> tuple[Mixture[Any], Tensor]:
 def test_empty_components_get_distinct_parts_of_the_living(family: type, k: int) -> None:
     model, rows = emptied(family, k)
     expected = model.expect(rows, torch.ones(len(rows)).double())
-    statistics, notes = model.repair(expected.statistics)
+    statistics, notes = model.repair_statistics(expected.statistics)
     assert len(notes) == k - 1
     assert all("was empty; component 1 was split" in note for note in notes)
     assert_close(statistics.count.sum(), expected.weight, rtol=1e-12, atol=0)
@@ -142,7 +142,7 @@ def test_the_largest_share_is_split_first() -> None:
     rows = law_case(distributions.DiagonalGaussian).rows
     share = torch.zeros(4, len(rows)).double()
     share[0, ::2], share[1, 1::2] = 1.0, 1.0
-    _, notes = model.repair(law.view(rows).summarise(share))
+    _, notes = model.repair_statistics(law.view(rows).summarise(share))
     assert notes == (
         "component 2 was empty; component 0 was split",
         "component 3 was empty; component 1 was split",
@@ -158,7 +158,7 @@ def test_a_tied_covariance_survives_a_repair_far_from_the_data() -> None:
         torch.stack([torch.ones(len(rows)), torch.zeros(len(rows))]).double()
     )
     model = Mixture(torch.tensor([0.5, 0.5], dtype=torch.float64).log(), family)
-    mended = model.solve(model.repair(statistics)[0])
+    mended = model.solve(model.repair_statistics(statistics)[0])
     assert_close(mended.family.covariance().dense()[0], torch.cov(rows.T, correction=0), rtol=1e-9, atol=1e-9)
 
 

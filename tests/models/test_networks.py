@@ -13,7 +13,7 @@ from boxloop.numeric import generator, normal
 
 def test_layers_are_those_of_torch() -> None:
     network = Layers(3, (5, 4), 2)
-    parameters = network.start(generator(0))
+    parameters = network.draw_parameters(generator(0))
     parts: list[nn.Module] = []
     for slope, shift in zip(parameters[::2], parameters[1::2], strict=True):
         layer = nn.Linear(*slope.shape, dtype=torch.float64)
@@ -30,7 +30,7 @@ def test_convolutions_are_those_of_torch_and_their_mirror_has_their_shape(
     channels, n = (4, 6), 3
     wide = shape[0] * shape[1] * shape[2]
     down = Convolutions(shape, channels, 5)
-    parameters = down.start(generator(0))
+    parameters = down.draw_parameters(generator(0))
     rows = normal((n, wide), generator(1))
     image = rows.reshape(n, *shape)
     for i, (before, after) in enumerate(((shape[0], 4), (4, 6))):
@@ -39,7 +39,7 @@ def test_convolutions_are_those_of_torch_and_their_mirror_has_their_shape(
         image = nn.functional.silu(layer(image))
     assert_close(down(parameters, rows), image.flatten(1) @ parameters[-2] + parameters[-1])
     up = Deconvolutions((2 * shape[0], *shape[1:]), channels[::-1], 5)
-    found = up(up.start(generator(2)), normal((n, 5), generator(3)))
+    found = up(up.draw_parameters(generator(2)), normal((n, 5), generator(3)))
     assert found.shape == (n, 2 * wide)
     assert float(found.std()) > 0.01
 
@@ -53,13 +53,13 @@ def test_what_starts_is_neither_vanishing_nor_exploding() -> None:
         (Layers(10, (256, 256), 784), codes),
         (Deconvolutions((1, 28, 28), (32, 16), 10), codes),
     ):
-        spread = float(network(network.start(generator(2)), at).var())
+        spread = float(network(network.draw_parameters(generator(2)), at).var())
         assert 0.05 < spread < 0.5, (network, spread)
 
 
 def test_a_part_works_in_the_precision_of_its_parameters() -> None:
     network = Layers(2, (3,), 1)
-    part = Part(network, network.start(generator(0), torch.float32))
+    part = Part(network, network.draw_parameters(generator(0), torch.float32))
     assert part(torch.ones(4, 2).double()).dtype == torch.float32
     assert part.to(dtype=torch.float64)(torch.ones(4, 2)).dtype == torch.float64
     assert [path for path, _ in part.leaves()] == [f"parameters.{i}" for i in range(4)]
@@ -67,7 +67,7 @@ def test_a_part_works_in_the_precision_of_its_parameters() -> None:
 
 def test_a_module_is_copied_and_evaluated() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.5))
-    part = Part(*ModuleNetwork.of(module, torch.float64, torch.device("cpu")))
+    part = Part(*ModuleNetwork.from_module(module, torch.float64, torch.device("cpu")))
     rows = torch.ones(5, 2)
     assert_close(part(rows), part(rows), rtol=0, atol=0)
     assert module.training
@@ -78,7 +78,7 @@ def test_what_a_module_does_not_train_follows_it_to_another_precision() -> None:
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
     module[2].requires_grad_(False)
     module[1].running_mean.fill_(0.5)
-    part = Part(*ModuleNetwork.of(module, torch.float32, torch.device("cpu")))
+    part = Part(*ModuleNetwork.from_module(module, torch.float32, torch.device("cpu")))
     assert len(part.parameters) == 4
     rows = normal((5, 2), generator(0))
     wide = part.to(dtype=torch.float64)

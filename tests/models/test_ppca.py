@@ -71,7 +71,7 @@ def test_a_floor_above_the_noise_is_respected() -> None:
     assert float(held.noise) == pytest.approx(level)
     moved = held.solve(held.expect(rows, ONES).statistics)
     near(moved.moments()[1].dense(), held.moments()[1].dense(), rtol=1e-9)
-    assert bool(held.floored().all())
+    assert bool(held.is_floored().all())
 
 
 def test_columns_of_different_scale_are_refused() -> None:

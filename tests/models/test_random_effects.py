@@ -10,7 +10,7 @@ import torch
 from scipy.integrate import quad
 from torch import distributions as law
 
-from boxloop.models import EffectSums, GroupedRows, RandomEffects, group_log_likelihood, modes
+from boxloop.models import EffectSums, GroupedRows, RandomEffects, find_modes, group_log_likelihood
 from boxloop.numeric import ConditionError, generator
 from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table
@@ -65,8 +65,8 @@ def test_the_covariance_that_solves_is_the_best_one(kind: str, q: int) -> None:
     rows, model = make_table(kind, q).rows(), make_model(kind, q, shared=False)
     z = effects(model, rows, 5)
     solved = model.solve(model.statistics(rows, z))
-    free = {"covariance": solved.free()["covariance"].clone().requires_grad_()}
-    there = solved.with_free({"coefficients": solved.coefficients, **free})
+    free = {"covariance": solved.free_parameters()["covariance"].clone().requires_grad_()}
+    there = solved.with_free_parameters({"coefficients": solved.coefficients, **free})
     (slope,) = torch.autograd.grad(there.log_prior(z).sum(), free["covariance"])
     assert float(slope.abs().max()) < 1e-8 * len(z)
 
@@ -77,10 +77,12 @@ def test_the_order_of_rows_and_the_names_of_groups_are_irrelevant(kind: str, q: 
     table, model = make_table(kind, q), make_model(kind, q)
     rows = table.rows()
     order = torch.randperm(len(table.response), generator=generator(5))
-    shuffled = GroupedRows.of(
+    shuffled = GroupedRows.from_rows(
         table.response[order], table.fixed[order], table.random[order], table.group[order]
     )
-    renamed = GroupedRows.of(table.response, table.fixed, table.random, rows.n_groups - 1 - table.group)
+    renamed = GroupedRows.from_rows(
+        table.response, table.fixed, table.random, rows.n_groups - 1 - table.group
+    )
     base = group_log_likelihood(model, rows)
     torch.testing.assert_close(group_log_likelihood(model, shuffled), base, rtol=1e-10, atol=1e-10)
     torch.testing.assert_close(group_log_likelihood(model, renamed).flip(0), base, rtol=1e-10, atol=1e-10)
@@ -92,8 +94,8 @@ def test_weights_are_repetitions(kind: str) -> None:
     times = torch.randint(0, 4, (len(table.response),), generator=generator(6))
     times[:30] = times[:30].clamp(min=1)  # no group without rows
     parts = (table.response, table.fixed, table.random, table.group)
-    repeated = GroupedRows.of(*(part.repeat_interleave(times, 0) for part in parts))
-    weighted = GroupedRows.of(*parts, weight=times.double())
+    repeated = GroupedRows.from_rows(*(part.repeat_interleave(times, 0) for part in parts))
+    weighted = GroupedRows.from_rows(*parts, weight=times.double())
     z = effects(model, weighted, 3)
     torch.testing.assert_close(
         model.log_joint(weighted, z), model.log_joint(repeated, z), rtol=1e-10, atol=1e-10
@@ -107,7 +109,7 @@ def test_an_offset_is_a_known_part_of_the_predictor(kind: str) -> None:
     table, model = make_table(kind), make_model(kind)
     offset = torch.full((len(table.response),), 0.3).double()
     moved = replace(model, coefficients=model.coefficients + torch.tensor([0.3, 0.0]))
-    rows = GroupedRows.of(table.response, table.fixed, table.random, table.group, offset=offset)
+    rows = GroupedRows.from_rows(table.response, table.fixed, table.random, table.group, offset=offset)
     z = effects(model, rows, 2)
     torch.testing.assert_close(
         model.log_joint(rows, z), moved.log_joint(table.rows(), z), rtol=1e-12, atol=1e-12
@@ -125,7 +127,9 @@ def test_what_is_carried_solves_to_the_same_model(kind: str, q: int) -> None:
     torch.testing.assert_close(one.coefficients, other.coefficients, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(one.covariance, other.covariance, rtol=1e-10, atol=1e-12)
     plain = replace(model, shared=()).solve(statistics)
-    torch.testing.assert_close(one.predictor(rows, moved), plain.predictor(rows, z), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(
+        one.linear_predictor(rows, moved), plain.linear_predictor(rows, z), rtol=1e-10, atol=1e-10
+    )
 
 
 @every_kind
@@ -151,7 +155,7 @@ def test_quadrature_is_the_integral(kind: str) -> None:
     found = group_log_likelihood(model, rows, 30)
     for i in range(rows.n_groups):
         here = rows.group == i
-        alone = GroupedRows.of(
+        alone = GroupedRows.from_rows(
             rows.response[here], rows.fixed[here], rows.random[here], torch.zeros(int(here.sum())).long()
         )
 
@@ -175,7 +179,7 @@ def test_quadrature_in_two_effects_settles_as_nodes_grow(kind: str) -> None:
 @every_width
 def test_modes_are_modes(kind: str, q: int) -> None:
     rows, model = make_table(kind, q).rows(), make_model(kind, q)
-    found = modes(model, rows)
+    found = find_modes(model, rows)
     place = found.place.clone().requires_grad_()
     (slope,) = torch.autograd.grad(model.log_joint(rows, place).sum(), place)
     assert float(slope.abs().max()) < 1e-6
@@ -187,10 +191,12 @@ def test_modes_are_modes(kind: str, q: int) -> None:
 
 def test_free_parameters_go_round() -> None:
     model = make_model("poisson", 2)
-    back = model.with_free(unflatten(flatten(model.free()), model.free()))
+    back = model.with_free_parameters(unflatten(flatten(model.free_parameters()), model.free_parameters()))
     torch.testing.assert_close(back.factor, model.factor, rtol=1e-12, atol=1e-12)
     with pytest.raises(ConditionError, match="covariance of effects"):
-        model.with_free({**model.free(), "covariance": torch.tensor([1.0, 2.0, 1.0]).double()})
+        model.with_free_parameters(
+            {**model.free_parameters(), "covariance": torch.tensor([1.0, 2.0, 1.0]).double()}
+        )
 
 
 def test_a_vanishing_variance_is_held_at_the_floor() -> None:
@@ -213,7 +219,7 @@ def test_collinear_columns_are_named() -> None:
 def test_groups_are_numbered_without_gaps() -> None:
     one = torch.ones(2, 1)
     with pytest.raises(ValueError, match="group 1 has no rows"):
-        GroupedRows.of(torch.zeros(2), one, one, torch.tensor([0, 2]))
+        GroupedRows.from_rows(torch.zeros(2), one, one, torch.tensor([0, 2]))
 
 
 def test_quadrature_refuses_many_effects() -> None:

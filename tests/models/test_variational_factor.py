@@ -22,13 +22,13 @@ from boxloop.distributions import DiagonalGaussian, InverseGamma
 from boxloop.fit import EMState, accelerated_em, elbo
 from boxloop.loop import run
 from boxloop.models import (
-    ExpectedLinear,
+    FactorEStep,
     FactorModel,
     LinearStatistics,
     RelevancePrior,
     VariationalFactor,
     best_transformation,
-    factor_errors,
+    factor_standard_errors,
 )
 from boxloop.numeric import generator, normal
 from boxloop.sample import MALA, Target, annealed_importance, choose_temperatures
@@ -104,8 +104,8 @@ def test_the_slope_of_the_bound_is_that_of_complete(gone: float) -> None:
     """Fisher's identity, of the law's parameters."""
     case = make_case(gone)
     statistics = case.model.expect(case.rows, case.weight).statistics
-    by_q = slope(lambda model: model.complete(statistics), case.model)
-    free = case.model.free()
+    by_q = slope(lambda model: model.expected_log_likelihood(statistics), case.model)
+    free = case.model.free_parameters()
     flat = torch.cat([value.reshape(-1) for value in free.values()])
     sizes = [value.numel() for value in free.values()]
     for i in torch.arange(len(flat)).tolist()[::3]:
@@ -117,7 +117,7 @@ def test_the_slope_of_the_bound_is_that_of_complete(gone: float) -> None:
                 name: part.reshape(value.shape)
                 for part, (name, value) in zip(point.split(sizes), free.items(), strict=True)
             }
-            ends.append(case.model.with_free(parts).expect(case.rows, case.weight).log_likelihood)
+            ends.append(case.model.with_free_parameters(parts).expect(case.rows, case.weight).log_likelihood)
         assert_close((ends[0] - ends[1]) / 2e-6, by_q[i], rtol=1e-5, atol=1e-5)
 
 
@@ -132,14 +132,24 @@ def test_a_change_of_units_moves_the_bound_by_its_jacobian(gone: float) -> None:
 
 
 @both
-def test_a_law_without_width_is_factor_analysis(gone: float) -> None:
+def test_coefficients_without_width_give_the_gaussian_posterior(gone: float) -> None:
     case = make_case(gone)
     noise = torch.tensor([0.5, 1.0, 2.0, 0.3]).double()
     model = FactorModel(case.model.mean, case.model.loadings, noise)
-    sharp = ExpectedLinear(case.model.coefficients, torch.zeros(1, 3, 3).double(), 1.0 / noise, -noise.log())
-    near(sharp.expect(case.rows, case.weight), model.expect(case.rows, case.weight))
-    for one, other in zip(sharp.posterior(case.rows), model.posterior(case.rows), strict=True):
-        assert_close(one, other, rtol=1e-10, atol=1e-12)
+    sharp = FactorEStep(case.model.coefficients, torch.zeros(1, 3, 3).double(), 1.0 / noise, -noise.log())
+    assert_close(
+        float(sharp.expect(case.rows, case.weight).log_likelihood),
+        float(model.log_prob(case.rows) @ case.weight),
+        rtol=1e-10,
+        atol=1e-10,
+    )
+    mean, covariance = sharp.posterior(case.rows)
+    for i, row in enumerate(case.rows):
+        seen = ~torch.isnan(row)
+        loadings = model.loadings[seen]
+        gain = torch.linalg.solve(loadings @ loadings.mT + torch.diag(noise[seen]), loadings).mT
+        assert_close(mean[i], gain @ (row - model.mean)[seen], rtol=1e-10, atol=1e-12)
+        assert_close(covariance[i], torch.eye(2).double() - gain @ loadings, rtol=1e-10, atol=1e-12)
 
 
 def test_without_factors_the_bound_is_the_evidence() -> None:
@@ -187,7 +197,7 @@ def test_the_bound_is_below_the_evidence_of_two_rows() -> None:
     rows = torch.tensor([[1.0, -0.5, 0.8], [-0.7, 0.9, -1.2]]).double()
     law = RelevancePrior(torch.zeros(3).double(), torch.full((3,), 0.5).double(), 1.5, 0.1, 1.0, 1.0)
     weight = torch.ones(2).double()
-    start = VariationalFactor.vague(law, 1, 2.0).solve(known_factors(rows, weight, 1))
+    start = VariationalFactor.from_prior(law, 1, 2.0).solve(known_factors(rows, weight, 1))
     _, levels = sweeps(Case(start, rows, weight), 300)
     evidence = quadrature_evidence(rows, law)
     assert abs(evidence - quadrature_evidence(rows, law, nodes=32)) < 1e-3
@@ -279,7 +289,7 @@ def test_predictive_density_is_that_of_students_laws(n: int, error: float, gone:
     model, rows = sweeps(case, 20)[0], case.rows[:12].clone()
     rows[0, 0] += 6.0
     at = np.linspace(-12.0, 12.0, 4001)
-    centre, scale = model.conditional(torch.from_numpy(at)[:, None])
+    centre, scale = model.predict_given_factors(torch.from_numpy(at)[:, None])
     each = student(2 * model.shape.numpy(), centre.numpy()[:, None], scale.sqrt().numpy()[:, None])
     seen = np.nan_to_num(each.logpdf(rows.numpy())).sum(-1)
     log_weight = np.log(at[1] - at[0]) - 0.5 * at**2 - 0.5 * np.log(2 * np.pi)
@@ -292,10 +302,10 @@ def test_predictive_density_is_that_of_students_laws(n: int, error: float, gone:
 def test_factors_out_of_use_are_noise_to_the_predictive_density() -> None:
     """Moments are kept: beside the density of all the factors, by draws of parameters and factors."""
     case = make_case(n=60, k=2)
-    model = replace(case.model, total=float(case.weight.sum())).emptied(1)
-    assert model.used.tolist() == [True, False]
+    model = replace(case.model, total=float(case.weight.sum())).without_factor(1)
+    assert model.is_used.tolist() == [True, False]
     z = normal((40_000, 2), generator(1))
-    centre, scale = model.conditional(z)
+    centre, scale = model.predict_given_factors(z)
     row = case.rows[:1]
     each = torch.distributions.StudentT(2.0 * model.shape, centre, scale.sqrt()).log_prob(row).sum(1).exp()
     z_score = (model.log_prob(row).exp() - each.mean()) / (each.std() / 200.0)
@@ -353,8 +363,8 @@ def test_standard_errors_are_those_of_the_dense_information(k: int) -> None:
     d, n = 8, 1e6
     stream = generator(k)
     noise = 0.3 + torch.rand(d, generator=stream, dtype=torch.float64)
-    loadings = FactorModel(noise, normal((d, k), stream), noise).canonical().loadings
-    found = factor_errors(loadings, noise, torch.full_like(noise, n), torch.zeros_like(noise))
+    loadings = FactorModel(noise, normal((d, k), stream), noise).to_canonical_form().loadings
+    found = factor_standard_errors(loadings, noise, torch.full_like(noise, n), torch.zeros_like(noise))
     exact = (turned_information(loadings, noise) / n).diagonal().sqrt()
     assert_close(found.loadings.reshape(-1), exact[: d * k], rtol=1e-8, atol=0.0)
     assert_close(found.log_noise, exact[d * k :], rtol=1e-8, atol=0.0)
@@ -369,9 +379,9 @@ def test_standard_errors_under_a_prior_of_the_noise(k: int) -> None:
     d, n = 8, 200.0
     stream = generator(k)
     noise = 0.3 + torch.rand(d, generator=stream, dtype=torch.float64)
-    loadings = FactorModel(noise, normal((d, k), stream), noise).canonical().loadings
+    loadings = FactorModel(noise, normal((d, k), stream), noise).to_canonical_form().loadings
     rate = 30.0 * torch.rand(d, generator=stream, dtype=torch.float64)
-    found = factor_errors(loadings, noise, torch.full_like(noise, n), rate)
+    found = factor_standard_errors(loadings, noise, torch.full_like(noise, n), rate)
     exact = (turned_information(loadings, noise, prior=rate / noise / n) / n).diagonal().sqrt()
     assert_close(found.log_noise, exact[d * k :], rtol=1e-8, atol=0.0)
     assert_close(found.loadings.reshape(-1), exact[: d * k], rtol=1e-8, atol=0.0)
@@ -383,9 +393,9 @@ def test_standard_errors_where_values_are_missing(k: int, gone: float, error: fl
     d, n = 7, 1e6
     stream = generator(k)
     noise = 0.3 + torch.rand(d, generator=stream, dtype=torch.float64)
-    loadings = FactorModel(noise, normal((d, k), stream), noise).canonical().loadings
+    loadings = FactorModel(noise, normal((d, k), stream), noise).to_canonical_form().loadings
     part = 1.0 - gone * torch.tensor([0.0, 0.5, 0.1, 0.0, 0.3, 0.2, 0.4]).double()
-    found = factor_errors(loadings, noise, n * part, torch.zeros_like(noise))
+    found = factor_standard_errors(loadings, noise, n * part, torch.zeros_like(noise))
     exact = (turned_information(loadings, noise, part) / n).diagonal().sqrt()
     assert_close(found.log_noise, exact[d * k :], rtol=error, atol=0.0)
     assert_close(found.loadings.reshape(-1), exact[: d * k], rtol=error, atol=0.0)
@@ -394,7 +404,7 @@ def test_standard_errors_where_values_are_missing(k: int, gone: float, error: fl
 def test_draws_have_the_moments_of_the_law() -> None:
     model = make_case(0.3).model
     mean, loadings, noise = model.draw(40_000, generator(0))
-    sd = model.deviations()
+    sd = model.standard_deviations()
     for drawn, centre, spread in (
         (mean, model.mean, sd["mean"]),
         (loadings.mT, model.loadings.mT, sd["components"]),
@@ -407,7 +417,7 @@ def test_draws_have_the_moments_of_the_law() -> None:
 
 def test_canonical_changes_names_alone() -> None:
     case = make_case(0.3, k=3)
-    other = case.model.canonical()
+    other = case.model.to_canonical_form()
     assert bool((other.relevance_rate.diff() <= 0).all())
     assert_close(bound(other, case), bound(case.model, case), rtol=1e-12, atol=0.0)
     assert_close(other.log_prob(case.rows).shape, case.model.log_prob(case.rows).shape)
@@ -415,11 +425,11 @@ def test_canonical_changes_names_alone() -> None:
 
 def test_an_emptied_factor_stays_empty() -> None:
     case = make_case(n=200, k=2)
-    model = replace(case.model, total=float(case.weight.sum())).emptied(1)
+    model = replace(case.model, total=float(case.weight.sum())).without_factor(1)
     settled, _ = sweeps(replace(case, model=model), 30)
-    assert settled.used.tolist() == [True, False]
-    empty = settled.canonical()
-    assert float(empty.signal[1]) < 1e-12
+    assert settled.is_used.tolist() == [True, False]
+    empty = settled.to_canonical_form()
+    assert float(empty.signal_to_noise[1]) < 1e-12
     assert_close(empty.precision[1], model.precision[1], rtol=1e-2, atol=0.0)
 
 
@@ -427,16 +437,14 @@ def test_a_prior_must_be_proper() -> None:
     with pytest.raises(ValueError, match="noise_shape must be more than 1"):
         RelevancePrior(torch.zeros(2), torch.ones(2), 1.0)
     with pytest.raises(ValueError, match="must be positive"):
-        RelevancePrior.around(torch.zeros(2), torch.ones(2), relevance_rate=0.0)
+        RelevancePrior.from_moments(torch.zeros(2), torch.ones(2), relevance_rate=0.0)
 
 
 class Sharp(VariationalFactor):
     """The law of the factors does not know that loadings are uncertain."""
 
-    def expected(self) -> ExpectedLinear:
-        return replace(
-            super().expected(), coefficient_covariance=torch.zeros_like(self.coefficient_covariance)
-        )
+    def e_step(self) -> FactorEStep:
+        return replace(super().e_step(), covariance=torch.zeros_like(self.coefficient_covariance))
 
 
 class Averaged(VariationalFactor):

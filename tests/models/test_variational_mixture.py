@@ -62,7 +62,7 @@ def test_one_component_is_exact(kind: str) -> None:
     """With one component nothing is lost to the mean field: the bound is the evidence."""
     rows = rows_of(kind, 9, d=3)
     prior = prior_of(kind, 1, d=3)
-    model = VariationalMixture.started(prior, rows, torch.ones(1, 9).double())
+    model = VariationalMixture.from_responsibilities(prior, rows, torch.ones(1, 9).double())
     assert bound(model, rows) == pytest.approx(evidence(kind, prior, rows), abs=1e-8)
 
 
@@ -78,10 +78,10 @@ def test_the_bound_is_below_the_evidence(kind: str, weights: str) -> None:
     assigned = torch.cartesian_prod(*[torch.arange(2)] * n)
     for place in range(0, 2**n, 5):
         share = torch.nn.functional.one_hot(assigned[place], 2).mT.double()
-        begin = bound(VariationalMixture.started(prior, rows, share), rows)
+        begin = bound(VariationalMixture.from_responsibilities(prior, rows, share), rows)
         assert float(every[place]) < begin < exact
     top = torch.nn.functional.one_hot(assigned[int(every.argmax())], 2).mT.double()
-    best = bound(climbed(VariationalMixture.started(prior, rows, top), rows), rows)
+    best = bound(climbed(VariationalMixture.from_responsibilities(prior, rows, top), rows), rows)
     assert float(every.max()) < best < exact
     assert max(bound(climbed(begun(prior, rows, seed), rows), rows) for seed in range(4)) < exact
 
@@ -96,7 +96,7 @@ def test_the_bound_with_missing_values_is_below_the_evidence(kind: str) -> None:
         exact = float(every.logsumexp(0))
         assigned = torch.cartesian_prod(*[torch.arange(k)] * 5).reshape(-1, 5)[int(every.argmax())]
         top = torch.nn.functional.one_hot(assigned, k).mT.double()
-        found = bound(climbed(VariationalMixture.started(prior, rows, top), rows), rows)
+        found = bound(climbed(VariationalMixture.from_responsibilities(prior, rows, top), rows), rows)
         assert found < exact
         starts = range(4 if k > 1 else 0)  # one component has one start alone
         assert all(bound(climbed(begun(prior, rows, seed), rows), rows) < exact for seed in starts)
@@ -111,7 +111,7 @@ def test_missing_values_are_integrated_out(kind: str) -> None:
     one = torch.ones(1, dtype=torch.float64)
 
     def density(value: float) -> float:
-        return float(model.plugged.log_prob(torch.tensor([[0.4, value]], dtype=torch.float64)).exp())
+        return float(model.plug_in_mixture.log_prob(torch.tensor([[0.4, value]], dtype=torch.float64)).exp())
 
     exact, _ = integrate.quad(density, -30, 30, epsabs=1e-12)
     expected = model.expect(row[None], one)
@@ -126,7 +126,7 @@ def test_solve_is_the_peak_of_the_bound(kind: str, weights: str) -> None:
     statistics = model.expect(rows, torch.ones(40).double()).statistics
     best = model.solve(statistics)
     near(model.solve(statistics * 7.0), best)
-    top, stream = float(best.complete(statistics)), generator(0)
+    top, stream = float(best.expected_log_likelihood(statistics)), generator(0)
     for size in (1e-3, 1e-2, 1e-1):
 
         def moved(leaf: Tensor, size: float = size) -> Tensor:
@@ -137,9 +137,9 @@ def test_solve_is_the_peak_of_the_bound(kind: str, weights: str) -> None:
 
         for _ in range(10):
             other = replace(best, parameter_posterior=best.parameter_posterior.map(moved))
-            assert float(other.complete(statistics)) < top
+            assert float(other.expected_log_likelihood(statistics)) < top
     # With its own statistics, complete and the entropy of responsibilities make up the bound.
-    assert float(best.complete(statistics)) > float(model.complete(statistics))
+    assert float(best.expected_log_likelihood(statistics)) > float(model.expected_log_likelihood(statistics))
 
 
 @every_kind
@@ -195,7 +195,7 @@ def test_predictive(kind: str, weights: str) -> None:
     joint = model.prior().log_prob(torch.arange(3)).mT + model.emission(torch.arange(3)).log_prob(rows)
     near(joint.logsumexp(0), model.log_prob(rows))
     near(model.posterior(rows).sum(1), torch.ones(40, dtype=torch.float64))
-    named = model.named()
+    named = model.named_parameters()
     near(named["weights"].sum(), torch.ones((), dtype=torch.float64))
     assert all(bool(torch.isfinite(value).all()) for value in named.values())
 
@@ -204,7 +204,7 @@ def test_the_predictive_of_one_component_after_the_rows() -> None:
     """The next row's density is a ratio of evidences."""
     rows = rows_of("full", 8)
     prior = prior_of("full", 1)
-    model = VariationalMixture.started(prior, rows[:-1], torch.ones(1, 7).double())
+    model = VariationalMixture.from_responsibilities(prior, rows[:-1], torch.ones(1, 7).double())
     ratio = evidence("full", prior, rows) - evidence("full", prior, rows[:-1])
     assert float(model.log_prob(rows[-1:])) == pytest.approx(ratio, abs=1e-9)
 
@@ -235,30 +235,30 @@ def test_sizes_fall_under_sticks(kind: str) -> None:
     rows = rows_of(kind, 40)
     prior = prior_of(kind, 4, "sticks")
     share = shares(4, 40) * torch.tensor([0.1, 1.0, 0.5, 3.0]).double()[:, None]
-    model = VariationalMixture.started(prior, rows, share / share.sum(0))
-    ordered, order, _ = model.ordered()
+    model = VariationalMixture.from_responsibilities(prior, rows, share / share.sum(0))
+    ordered, order, _ = model.order_components()
     assert order.tolist() == [3, 1, 2, 0]
-    assert bool((ordered.counts.diff() < 0).all())
-    assert_close(ordered.counts, model.counts[order], **EXACT)
+    assert bool((ordered.component_counts.diff() < 0).all())
+    assert_close(ordered.component_counts, model.component_counts[order], **EXACT)
     # The gain is that of the bound at the same responsibilities, in the other order.
     statistics = model.expect(rows, torch.ones(40).double()).statistics
     was, now = model.solve(statistics), model.solve(replace(statistics, features=statistics.features[order]))
-    gained = float(now.complete(replace(statistics, features=statistics.features[order]))) - float(
-        was.complete(statistics)
-    )
-    assert gained == pytest.approx(was.ordered()[2], abs=1e-8)
-    assert ordered.ordered()[2] == 0.0
-    plain = VariationalMixture.started(prior_of(kind, 4), rows, shares(4, 40))
-    assert plain.ordered()[0] is plain
+    gained = float(
+        now.expected_log_likelihood(replace(statistics, features=statistics.features[order]))
+    ) - float(was.expected_log_likelihood(statistics))
+    assert gained == pytest.approx(was.order_components()[2], abs=1e-8)
+    assert ordered.order_components()[2] == 0.0
+    plain = VariationalMixture.from_responsibilities(prior_of(kind, 4), rows, shares(4, 40))
+    assert plain.order_components()[0] is plain
 
 
 def test_a_larger_total_weighs_more() -> None:
     rows = rows_of("full", 30)
     model = begun(prior_of("full", 2), rows)
     statistics = model.expect(rows, torch.ones(30).double()).statistics
-    twice = model.of_total(60.0).solve(statistics)
-    near(twice.parameter_posterior, model.parameter_prior.after(statistics * 2.0))
-    near(twice.counts, 2.0 * model.solve(statistics).counts)
+    twice = model.with_total(60.0).solve(statistics)
+    near(twice.parameter_posterior, model.parameter_prior.update(statistics * 2.0))
+    near(twice.component_counts, 2.0 * model.solve(statistics).component_counts)
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ def test_planted_bugs_in_components_are_found(wrong: type) -> None:
     rows = rows_of("full", 9)
     prior = prior_of("full", 1)
     planted = MixturePrior(prior.weights, wrong(*vars(prior.components).values()))
-    model = VariationalMixture.started(planted, rows, torch.ones(1, 9).double())
+    model = VariationalMixture.from_responsibilities(planted, rows, torch.ones(1, 9).double())
     assert abs(bound(model, rows) - evidence("full", prior, rows)) > 1e-3
 
 

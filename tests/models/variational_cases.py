@@ -14,7 +14,7 @@ from boxloop.distributions import (
     StickBreaking,
     Sums,
     WordDirichlet,
-    weak_components,
+    weakly_informative_components,
 )
 from boxloop.fit import elbo
 from boxloop.models import VariationalMixture
@@ -28,7 +28,11 @@ D = 2
 
 def weights_of(kind: str, k: int, concentration: float = 0.7) -> Dirichlet | StickBreaking:
     level = torch.tensor(concentration, dtype=torch.float64)
-    return Dirichlet(level.expand(k).clone()) if kind == "dirichlet" else StickBreaking.process(k, level)
+    return (
+        Dirichlet(level.expand(k).clone())
+        if kind == "dirichlet"
+        else StickBreaking.dirichlet_process(k, level)
+    )
 
 
 def prior_of(
@@ -39,7 +43,7 @@ def prior_of(
         return MixturePrior(weights_of(weights, k), WordDirichlet(torch.full((1, d), 0.6).double(), total=6))
     eye = torch.eye(d, dtype=torch.float64)
     covariance = 1.3 * eye + 0.2 * (1.0 - eye)
-    components = weak_components(torch.full((d,), 0.1).double(), covariance, k, kind)
+    components = weakly_informative_components(torch.full((d,), 0.1).double(), covariance, k, kind)
     fields = {name: getattr(components, name) for name in ("mean", "strength", "dof", "scale")}
     fields["strength"] = fields["strength"] * 0 + strength
     return MixturePrior(weights_of(weights, k), type(components)(**fields))
@@ -63,7 +67,7 @@ def shares(k: int, n: int, seed: int = 1) -> Tensor:
 
 
 def begun(prior: MixturePrior, rows: Tensor, seed: int = 1) -> VariationalMixture[Any]:
-    return VariationalMixture.started(prior, rows, shares(prior.n_components, len(rows), seed))
+    return VariationalMixture.from_responsibilities(prior, rows, shares(prior.n_components, len(rows), seed))
 
 
 def bound(model: VariationalMixture[Any], rows: Tensor, weight: Tensor | None = None) -> float:
@@ -117,11 +121,11 @@ def joints(kind: str, prior: MixturePrior, rows: Tensor) -> Tensor:
         )
         for component in range(k):
             seen = hard_sums(kind, torch.nan_to_num(rows[at]), component, k)
-            after = law if at + 1 == len(rows) else law.after(seen)
+            after = law if at + 1 == len(rows) else law.update(seen)
             follow(at + 1, after, count + seen.features[:, 0], value + ahead[component])
 
     zero = torch.zeros(k, dtype=torch.float64)
-    follow(0, prior.components.expanded(k), zero, zero[0])
+    follow(0, prior.components.expand_members(k), zero, zero[0])
     return torch.stack(found)
 
 

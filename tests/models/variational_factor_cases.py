@@ -40,7 +40,7 @@ def make_case(
     prior = RelevancePrior(torch.rand(d, **uniform), 0.2 + torch.rand(d, **uniform), 1.7, 0.05, 0.6, 0.3)
     weight = 0.3 + 2.0 * torch.rand(n, **uniform)
     total = float(weight.sum())
-    plain = VariationalFactor.vague(prior, k, total)
+    plain = VariationalFactor.from_prior(prior, k, total)
     model = kind(**{name: getattr(plain, name) for name in plain.__dataclass_fields__})
     return Case(replace(model.solve(known_factors(rows, weight, k)), **more), rows, weight)
 

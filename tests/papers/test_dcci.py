@@ -81,7 +81,7 @@ def test_pictures_are_written(report, tmp_path):
 def test_the_network_is_that_of_torch():
     """Convolutions, batch normalisation and dense layers against modules, in training and in use."""
     network = Classifier((1, 8, 8), (4, -6), (5,), 3, pooled=True, normalised=True)
-    values = network.start(generator(0), torch.float64)
+    values = network.draw_parameters(generator(0), torch.float64)
     rows, others = torch.randn(40, 64, generator=generator(1)).double(), torch.randn(7, 64).double()
     peer = nn.Sequential(
         nn.Unflatten(1, (1, 8, 8)),
@@ -110,7 +110,7 @@ def test_the_network_is_that_of_torch():
 
 def test_units_are_dropped_in_training_alone():
     network = Classifier((1, 4, 4), (-2,), (), 3, dropped=0.5)
-    learner = Learner(network, network.start(generator(0), torch.float64))
+    learner = Learner(network, network.draw_parameters(generator(0), torch.float64))
     rows = torch.randn(3, 16, generator=generator(1)).double()
     used = learner.used(rows, [])
     assert torch.equal(used, learner.used(rows, []))

@@ -76,10 +76,10 @@ def test_targets_are_normalised_and_drawn_right(truth):
 @pytest.mark.parametrize("truth", [two_hills(), ring()], ids=lambda truth: truth.name)
 def test_the_identity_of_section_1_1_at_any_network(truth):
     network = Perceptron(truth.columns, (8, 8))
-    *layers, last = network.start(generator(1))
+    *layers, last = network.draw_parameters(generator(1))
     d = truth.columns
     base = DiagonalGaussian(torch.zeros(1, d).double(), torch.ones(1, d).double())
-    model = EnergyModel.start(network, (*layers, normal(tuple(last.shape), generator(2))), base)
+    model = EnergyModel.from_network(network, (*layers, normal(tuple(last.shape), generator(2))), base)
     worst, z = gradient_errors(model, truth, generator(3))
     assert worst < 1e-6
     assert abs(z) < 4

@@ -81,9 +81,9 @@ def test_solve_is_the_maximum_of_the_bound_over_q_of_the_means():
     model = KnownVarianceMixture.at(normal((3, 2), generator(4)), cases.double(WEIGHTS), VARIANCE, 20.0)
     statistics = model.expect(rows, torch.ones(20).double()).statistics
     solved = model.solve(statistics)
-    free = {name: value.clone().requires_grad_() for name, value in solved.free().items()}
-    there = solved.with_free(free)
-    (there.complete(statistics) - there.divergence()).backward()
+    free = {name: value.clone().requires_grad_() for name, value in solved.free_parameters().items()}
+    there = solved.with_free_parameters(free)
+    (there.expected_log_likelihood(statistics) - there.divergence()).backward()
     for value in free.values():
         assert float(value.grad.abs().max()) < 1e-10
 

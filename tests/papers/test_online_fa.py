@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import boxloop
-from boxloop.data import factor_problem
+from boxloop.data import draw_factor_problem
 from boxloop.numeric import generator, relative_error, wasserstein_distance
 from papers.experiment import Options
 from papers.online_fa import LIKELIHOOD, OURS, PAPER_EM, PAPER_SGA, experiment
@@ -39,7 +39,7 @@ def test_figures_are_drawn(report, tmp_path):
 
 
 def test_generator_of_algorithm_3():
-    problem = factor_problem(40, 5, (1.0, 100.0), generator(0))
+    problem = draw_factor_problem(40, 5, (1.0, 100.0), generator(0))
     scale = problem.loadings.square().sum(1)
     assert float(problem.noise.max()) <= 100.0
     assert float(scale.max()) <= 100.0
@@ -59,7 +59,7 @@ def test_our_target_on_the_hardest_problem():
     errors = []
     for seed in range(20):
         stream = generator(seed)
-        problem = factor_problem(100, 10, (1.0, 1000.0), stream)
+        problem = draw_factor_problem(100, 10, (1.0, 1000.0), stream)
         rows = problem.rows(100_000, stream).numpy()
         fit = boxloop.FactorAnalysis(10, random_state=seed)
         with warnings.catch_warnings():

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import sparse
 
-from boxloop.data import documents, sparse_source
+from boxloop.data import draw_topics, sparse_source
 from boxloop.distributions import Multinomial
 from boxloop.fit import DocumentMoments
 from boxloop.models import Mixture
@@ -70,7 +70,7 @@ def test_what_must_hold_at_any_size():
 
 
 def test_all_documents_have_the_exact_moments():
-    topics = documents(3, 7, generator(3))
+    topics = draw_topics(3, 7, generator(3))
     source = enumerate_documents(topics)
     assert source.n_rows == 84
     torch.testing.assert_close(source.weight.sum(), torch.tensor(1.0).double())
@@ -83,7 +83,7 @@ def test_all_documents_have_the_exact_moments():
 
 
 def test_the_lemma_holds_for_distinct_words_and_not_for_the_same():
-    topics = documents(4, 20, generator(1))
+    topics = draw_topics(4, 20, generator(1))
     b, pi = topics.probabilities, topics.weights
     direction = torch.linspace(-1.0, 1.0, 20).double()
     pair, slice_ = (b.mT * pi) @ b, (b.mT * (pi * (b @ direction))) @ b

@@ -243,7 +243,7 @@ def gaussian_pair(head, columns=4, codes=2, seed=0):
     level = np.concatenate([np.zeros(columns), np.log(noise - head.floor)])
     to_code = Part(Layers(columns, (), 2 * codes), (encoder, shift))
     to_row = Part(Layers(codes, (), 2 * columns), (torch.tensor(raw), torch.tensor(level)))
-    model = Autoencoder.start(to_code, to_row, head, StandardNormal(codes), columns)
+    model = Autoencoder.from_parts(to_code, to_row, head, StandardNormal(codes), columns)
     return replace(model, score_draws=4096), loadings.T @ loadings + np.diag(noise)
 
 
@@ -269,7 +269,7 @@ def test_columns_without_codes_are_independent(head):
     raw = torch.tensor([0.3, -0.5, 1.0], dtype=torch.float64)
     to_code = Part(Layers(3, (), 2), (torch.zeros(3, 2).double(), torch.zeros(2).double()))
     to_row = Part(Layers(1, (), 3), (torch.zeros(1, 3).double(), raw))
-    model = Autoencoder.start(to_code, to_row, head, StandardNormal(1), 3)
+    model = Autoencoder.from_parts(to_code, to_row, head, StandardNormal(1), 3)
     rows = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
     law = (
         stats.poisson(raw.exp().numpy())

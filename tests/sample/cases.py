@@ -68,7 +68,7 @@ class Gaussian:
 
     def law(self, wider: float = 1.3) -> FullGaussian:
         """A proposal that covers it."""
-        return FullGaussian.of(self.mean[None] + 0.2 * wider, wider**2 * self.covariance[None])
+        return FullGaussian.from_covariance(self.mean[None] + 0.2 * wider, wider**2 * self.covariance[None])
 
 
 Make = Callable[[Gaussian, RuleName], Any]

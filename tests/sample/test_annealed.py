@@ -83,7 +83,7 @@ def test_the_reported_error_is_the_spread_over_repeats():
 
 
 def test_chains_going_down_enclose_the_constant():
-    exact_law = FullGaussian.of((COVARIANCE @ PULL)[None], COVARIANCE[None])
+    exact_law = FullGaussian.from_covariance((COVARIANCE @ PULL)[None], COVARIANCE[None])
     draws = exact_law.draw(2000, generator(1))[0]
     found = annealed(temperatures=Ladder.sigmoid(60, 0.8), draws=draws)
     assert abs(found.log_partition - EXACT) < 4 * found.error

@@ -148,7 +148,7 @@ def test_factors_agree_with_another_sampler() -> None:
     z-scores from both Monte Carlo errors; false alarms as in contract.scores.
     """
     X = torch.from_numpy(factors(60)[:, :3] - 3.0)
-    prior = FactorPrior.around(X.mean(0), X.var(0), 1)
+    prior = FactorPrior.from_moments(X.mean(0), X.var(0), 1)
     found = sample_factors(X, 1, prior=prior, chains=8, draws=1000, warmup=200, random_state=0)
 
     def log_density(position: torch.Tensor) -> torch.Tensor:
@@ -253,9 +253,9 @@ def test_bad_arguments_are_refused() -> None:
         sample_mixture(blobs(), 2, covariance="tied")
     zero, eye = torch.zeros(2).double(), torch.eye(2).double()
     with pytest.raises(ValueError, match="prior is for 3 components and 2 columns"):
-        sample_mixture(blobs(), 2, prior=MixturePrior.around(zero, eye, 3))
+        sample_mixture(blobs(), 2, prior=MixturePrior.from_moments(zero, eye, 3))
     with pytest.raises(ValueError, match="prior is for 1 factors and 2 columns"):
-        sample_factors(factors(), 2, prior=FactorPrior.around(zero, zero + 1.0, 1))
+        sample_factors(factors(), 2, prior=FactorPrior.from_moments(zero, zero + 1.0, 1))
     found = sample_mixture(blobs(), 2, draws=5, warmup=5, random_state=0)
     with pytest.raises(ValueError, match="columns"):
         found.similarity(factors())
@@ -277,7 +277,7 @@ def test_a_prior_in_the_units_of_the_rows_is_the_default_again() -> None:
 
 def test_a_constant_column_passes_with_a_prior() -> None:
     X = factors()
-    prior = FactorPrior.around(torch.zeros(5).double(), torch.ones(5).double(), 2)
+    prior = FactorPrior.from_moments(torch.zeros(5).double(), torch.ones(5).double(), 2)
     X[:, 4] = 1.0
     found = sample_factors(X, 2, prior=prior, draws=50, warmup=50, random_state=0)
     assert bool(torch.isfinite(found.draws.positions).all())

@@ -93,7 +93,7 @@ def test_stored_density_is_that_of_the_parameters(diagonal: bool) -> None:
 
 
 def test_order_of_components_does_not_change_the_density() -> None:
-    prior = MixturePrior.around(
+    prior = MixturePrior.from_moments(
         torch.zeros(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64), 3, diagonal=True
     )
     log_weight, family = prior.draw(1, generator(0))
@@ -310,7 +310,7 @@ def test_ranks_show_a_wrong_posterior() -> None:
 
 def test_starts_are_scattered_and_sane() -> None:
     rows = torch.cat([normal((100, 2), generator(0)), normal((100, 2), generator(1)) + 20.0])
-    prior = MixturePrior.around(rows.mean(0), rows.T.cov(), 2)
+    prior = MixturePrior.from_moments(rows.mean(0), rows.T.cov(), 2)
     start = start_mixture(rows, prior, 50, generator(2))
     assert bool(torch.isfinite(start).all())
     assert bool((start.std(0) > 0).all())

@@ -98,7 +98,7 @@ def test_rounds_lower_the_divergence() -> None:
 
 def mixtures(s: int = 30, k: int = 3) -> tuple[Tensor, DiagonalGaussian]:
     zero, eye = torch.zeros(2, dtype=torch.float64), torch.eye(2, dtype=torch.float64)
-    log_weight, family = MixturePrior.around(zero, eye, k, diagonal=True).draw(s, generator(6))
+    log_weight, family = MixturePrior.from_moments(zero, eye, k, diagonal=True).draw(s, generator(6))
     return log_weight, family
 
 

@@ -90,7 +90,7 @@ def test_the_gradient_in_the_parameters_is_that_of_the_density(case: ModelCase) 
         return sum(-0.5 * value.flatten(1).square().sum(1) for value in free.values())
 
     target = parameter_target(model, rows, log_prior)
-    point = flatten(model.free())
+    point = flatten(model.free_parameters())
     value, slope = target.value_and_gradient(point[None])
     assert float(value) == pytest.approx(
         float(model.log_prob(rows).sum() - 0.5 * point.square().sum()), rel=1e-10
@@ -118,7 +118,7 @@ def test_a_rate_has_its_gamma_posterior() -> None:
     assert abs(float(rate.mean()) - shape * scale) < 4.5 * (shape**0.5 * scale) / ess**0.5
     spread = (3.0 + 6.0 / shape - 1.0) ** 0.5 * shape * scale**2  # of a squared deviation, by the kurtosis
     assert abs(float(rate.var()) - shape * scale**2) < 4.5 * spread / (ess / 4) ** 0.5
-    again = model.with_free(
+    again = model.with_free_parameters(
         {name: draws[name][0, -1] for name in draws} | {"logits": torch.zeros(0, **DOUBLE)}
     )
     assert np.isfinite(float(again.log_prob(rows).sum()))

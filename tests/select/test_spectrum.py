@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from boxloop import topic_spectrum
-from boxloop.data import documents
+from boxloop.data import draw_topics
 from boxloop.numeric import generator
 
 
@@ -16,14 +16,14 @@ def test_the_number_of_topics(k):
     """Ten tables each. One topic too many has a chance of 5% each: more than 4 of 10, less than 1e-4."""
     found = []
     for seed in range(10):
-        X = documents(k, 40, generator(seed)).source(1500, (3, 14), generator(50 + seed))
+        X = draw_topics(k, 40, generator(seed)).source(1500, (3, 14), generator(50 + seed))
         found.append(topic_spectrum(X, max_topics=k + 4, random_state=seed).n_components)
     assert min(found) == k
     assert sum(number > k for number in found) <= 4
 
 
 def test_what_is_said():
-    X = documents(3, 30, generator(0)).source(2000, (2, 9), generator(1))
+    X = draw_topics(3, 30, generator(0)).source(2000, (2, 9), generator(1))
     found = topic_spectrum(X, max_topics=6)
     assert repr(found) == "TopicSpectrum: 3 of 6 eigenvalues stand out from noise"
     assert found.skipped > 0
@@ -38,7 +38,7 @@ def test_what_is_said():
 
 
 def test_dense_counts_and_weights():
-    source = documents(2, 20, generator(0)).source(800, 8, generator(1))
+    source = draw_topics(2, 20, generator(0)).source(800, 8, generator(1))
     dense = source.rows.to_dense().numpy()
     one, two = topic_spectrum(source, max_topics=4), topic_spectrum(dense, max_topics=4)
     np.testing.assert_allclose(one.values, two.values, rtol=1e-9)
@@ -56,4 +56,4 @@ def test_dense_counts_and_weights():
 )
 def test_what_is_refused(options, message):
     with pytest.raises(ValueError, match=message):
-        topic_spectrum(documents(2, 20, generator(0)).source(50, 8, generator(1)), **options)
+        topic_spectrum(draw_topics(2, 20, generator(0)).source(50, 8, generator(1)), **options)

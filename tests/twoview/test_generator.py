@@ -68,7 +68,7 @@ def made() -> tuple[Tensor, RelevanceModel, ArraySource]:
 
 def coder_of(source: ArraySource, components: int, hidden: tuple[int, ...] = (16,)) -> CodeNetwork:
     network = Layers(components, hidden, 5)
-    part = Part(network, network.start(generator(3)))
+    part = Part(network, network.draw_parameters(generator(3)))
     return CodeNetwork(solve_reduced_rank_code(sum_moments(source), 5, components) @ _bent(components), part)
 
 
@@ -198,7 +198,7 @@ def test_samples_follow_the_law_that_the_model_states(
 
 def _affine(model: GeneratorModel) -> Part:
     network = Layers(2, (), 5)
-    return Part(network, network.start(generator(6)))
+    return Part(network, network.draw_parameters(generator(6)))
 
 
 def test_law_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:

@@ -26,7 +26,7 @@ def network(d: int = 3, k: int = 2, bounded: bool = True) -> NetworkView:
     with torch.no_grad():
         for place, value in enumerate(torch_module.parameters()):
             value.copy_(torch.randn(value.shape, generator=generator(place), dtype=torch.float64))
-    made = ModuleNetwork.of(torch_module, torch.float64, torch.device("cpu"))
+    made = ModuleNetwork.from_module(torch_module, torch.float64, torch.device("cpu"))
     return NetworkView(*frame(d), Part(*made), k, bounded)
 
 

@@ -416,7 +416,7 @@ def score_network(
         lines = predict_columns(network, rows.numpy())
         return PartialSum(len(rows), ColumnSummary.from_columns(lines), () if output is None else (lines,))
 
-    total = sum_parts(source.in_turn(score_tile), source.n_rows, output, watch)
+    total = sum_parts(source.map_tiles(score_tile), source.n_rows, output, watch)
     summary = [
         {"what": name, "mean": mean, "lowest": low, "highest": high}
         for name, mean, low, high in zip(total.names, total.mean, total.low, total.high, strict=True)

@@ -242,13 +242,13 @@ def score_rows(
     from boxloop.data import ArraySource
 
     names, n = source.names, source.n_rows
-    lowest = sum_parts(source.in_turn(_tile_scores(detector, names, top)), n, None, watch)
+    lowest = sum_parts(source.map_tiles(_tile_scores(detector, names, top)), n, None, watch)
     shown = ArraySource(torch.from_numpy(lowest.values), None, names)
     # Before lines are written: the medians of columns are computed once, and travel with the detector.
     reasons = detector.reasons(shown, top=min(MAX_REASONS, len(names)))
     if output is not None:
         score_tile = _tile_scores(detector, names, top, np.sort(lowest.places))
-        sum_parts(source.in_turn(score_tile), n, output, watch)
+        sum_parts(source.map_tiles(score_tile), n, output, watch)
     return ScoredRows(lowest, detector.offset_, _p_values(detector, lowest.density), names, reasons)
 
 

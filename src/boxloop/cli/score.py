@@ -90,7 +90,7 @@ def score_rows(
         lines = ({"log_density": density, **infer_latent(estimator, tile)},) if written else ()
         return PartialSum(len(density), LogDensitySums.from_tile(density, start=start), lines)
 
-    tally = sum_parts(source.in_turn(score_tile), source.n_rows, output, watch)
+    tally = sum_parts(source.map_tiles(score_tile), source.n_rows, output, watch)
     found = {
         "model": model,
         "data": data,

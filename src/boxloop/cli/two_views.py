@@ -447,7 +447,7 @@ def _open_parts(
     def score_tile(rows: Tensor, weight: Tensor, start: int) -> PartialSum[ColumnSummary]:
         return score_part(ArraySource(rows, None, names))
 
-    return source.in_turn(score_tile), source.n_rows
+    return source.map_tiles(score_tile), source.n_rows
 
 
 def _infer_second_view(estimator: TwoViews, rows: Any) -> dict[str, Any]:

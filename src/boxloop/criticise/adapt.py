@@ -148,7 +148,7 @@ def _from_sklearn_mixture(fitted: Any) -> Mixture[Any]:
     family: Any
     match fitted.covariance_type:
         case "full":
-            family = FullGaussian.of(mean, covariance)
+            family = FullGaussian.from_covariance(mean, covariance)
         case "tied":
             family = TiedGaussian(mean, torch.linalg.cholesky(covariance))
         case "diag":
@@ -202,7 +202,7 @@ def _from_hmmlearn(fitted: Any) -> Mixture[Any]:
         )
     stationary = np.real(vectors[:, np.argmin(np.abs(values - 1.0))])
     weights = _to_tensor(np.maximum(stationary / stationary.sum(), 0.0))
-    family = FullGaussian.of(_to_tensor(fitted.means_), _to_tensor(fitted.covars_))
+    family = FullGaussian.from_covariance(_to_tensor(fitted.means_), _to_tensor(fitted.covars_))
     independent = bool(np.ptp(change, axis=0).max() <= 1e-12)
     return (Mixture if independent else StationaryMixture)(weights.log(), family)
 

@@ -89,7 +89,7 @@ def information_criteria(model: object, X: Any, sample_weight: Any = None) -> Cr
         )
 
     s = source.reduce(sum_tile)
-    count = flatten(fitted.free()).numel() - fitted.constraints().numel()
+    count = flatten(fitted.free_parameters()).numel() - fitted.identification_constraints().numel()
     n, total = float(s.weight), float(s.first)
     variance = max(float(s.second) / n - (total / n) ** 2, 0.0)
     error = math.sqrt(variance * float(s.square_weight)) / n

@@ -143,7 +143,7 @@ def active_units(model: object, X: Any, *, threshold: float = ACTIVE) -> ActiveU
         >>> from boxloop.models import Autoencoder, GaussianHead, Layers, Part, StandardNormal
         >>> to_code = Part(Layers(1, (), 4), (torch.tensor([[0.5, 0.0, 0.0, 0.0]]), torch.zeros(4)))
         >>> to_row = Part(Layers(2, (), 2), (torch.zeros(2, 2), torch.zeros(2)))
-        >>> model = Autoencoder.start(to_code, to_row, GaussianHead(), StandardNormal(2), 1)
+        >>> model = Autoencoder.from_parts(to_code, to_row, GaussianHead(), StandardNormal(2), 1)
         >>> active_units(model, [[-1.0], [0.0], [1.0]]).variance.tolist()
         [0.25, 0.0]
     """
@@ -300,7 +300,7 @@ def aggregate_gap(
         >>> from boxloop.models import Autoencoder, GaussianHead, Layers, Part, StandardNormal
         >>> to_code = Part(Layers(1, (), 2), (torch.tensor([[2.0, 0.0]]), torch.zeros(2)))
         >>> to_row = Part(Layers(1, (), 2), (torch.zeros(1, 2), torch.zeros(2)))
-        >>> model = Autoencoder.start(to_code, to_row, GaussianHead(), StandardNormal(1), 1)
+        >>> model = Autoencoder.from_parts(to_code, to_row, GaussianHead(), StandardNormal(1), 1)
         >>> rows = torch.randn(200, 1, generator=torch.Generator().manual_seed(0))
         >>> aggregate_gap(model, rows).p_value  # codes have variance 1 + 4
         0.005

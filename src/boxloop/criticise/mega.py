@@ -58,9 +58,9 @@ from boxloop.data import (
     check_list,
     fingerprint_rows,
     hash_tile,
+    hash_to_text,
     make_frame,
     sample_rows,
-    word_to_text,
 )
 from boxloop.numeric import RandomState, generator, join_words, single_threaded, spawn
 from boxloop.tree import Tree
@@ -500,7 +500,7 @@ class _MomentComparison:
         found = source.reduce_at(sum_tile)
         self.n_rows, self.sums = source.n_rows, found.sum.statistics
         self.sample = RowSample.of(sampler, found.rows)
-        return word_to_text(found.sum.word)
+        return hash_to_text(found.sum.word)
 
     def average_over_model(self, own: bool) -> None:
         """Moments under the model; ``own`` says that the rows are those of the fit."""

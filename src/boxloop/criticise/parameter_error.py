@@ -22,7 +22,7 @@ from torch import Tensor
 from boxloop.caller import warn_caller
 from boxloop.criticise.forward_moments import ForwardMoment
 from boxloop.criticise.test_functions import FirstStatistic, MomentSums, Statistic
-from boxloop.data import ArraySource, RowSample, hash_rows
+from boxloop.data import ArraySource, RowSample, hash_values_of_rows
 from boxloop.models import central_differences, observed_information
 from boxloop.tree import flatten, unflatten
 from boxloop.types import LatentModel
@@ -51,9 +51,9 @@ SHARED, DISTINCT = 0.05, 0.99
 class ParametricModel(LatentModel, Protocol):
     """A model with a likelihood, and free parameters that may take any value."""
 
-    def free(self) -> dict[str, Tensor]: ...
+    def free_parameters(self) -> dict[str, Tensor]: ...
 
-    def with_free(self, free: dict[str, Tensor]) -> Any: ...
+    def with_free_parameters(self, free: dict[str, Tensor]) -> Any: ...
 
     def log_prob(self, rows: Tensor) -> Tensor: ...
 
@@ -64,7 +64,7 @@ def require_free_parameters(model: LatentModel) -> ParametricModel:
     """The model, or a TypeError where the error of its parameters cannot be computed."""
     try:
         if isinstance(model, ParametricModel):
-            model.free()  # a posterior over parameters has none
+            model.free_parameters()  # a posterior over parameters has none
             return model
     except TypeError:
         pass
@@ -76,7 +76,7 @@ def require_free_parameters(model: LatentModel) -> ParametricModel:
 def has_parameter_error(model: LatentModel) -> bool:
     """Whether the parameter error can be computed from training rows, at a bearable cost."""
     try:
-        free = require_free_parameters(model).free()
+        free = require_free_parameters(model).free_parameters()
     except TypeError:
         return False
     return flatten(free).numel() <= MAX_PARAMETERS
@@ -136,7 +136,7 @@ def estimate_parameter_error(
     to its forward moments (p,). Steps of differences are taken in standard coordinates.
     """
     standard, origin, scale, is_affine = _standardise_model(model, origin, scale)
-    free = standard.free()
+    free = standard.free_parameters()
     point = flatten(free)
     if len(point) > MAX_PARAMETERS:
         raise ValueError(
@@ -145,7 +145,7 @@ def estimate_parameter_error(
         )
 
     def moments_at(point: Tensor) -> Tensor:
-        moved = standard.with_free(unflatten(point, free))
+        moved = standard.with_free_parameters(unflatten(point, free))
         return moments(moved.affine(origin, scale) if is_affine else moved)
 
     standard_rows = (rows.rows - origin) / scale
@@ -163,8 +163,8 @@ def estimate_parameter_error(
 
 def _compute_score_vectors(model: ParametricModel, point: Tensor, rows: Tensor) -> Tensor:
     """Derivative of each row's log-density in the free parameters, (n, q)."""
-    free = model.free()
-    return central_differences(lambda v: model.with_free(unflatten(v, free)).log_prob(rows), point)
+    free = model.free_parameters()
+    return central_differences(lambda v: model.with_free_parameters(unflatten(v, free)).log_prob(rows), point)
 
 
 def _standardise_model(model: Any, origin: Tensor, scale: Tensor) -> tuple[Any, Tensor, Tensor, bool]:
@@ -267,10 +267,10 @@ def warn_of_wrong_training_rows(mean: Tensor, training: RowSample) -> None:
 
 def warn_of_shared_rows(sample: RowSample, training: RowSample) -> None:
     """Warn where rows are among the training rows, if these are so distinct that it is no chance."""
-    words = hash_rows(training.rows)
+    words = hash_values_of_rows(training.rows)
     if len(words.unique()) < len(words) * (1.0 - (1.0 - DISTINCT) * training.probability):
         return
-    found = int(torch.isin(hash_rows(sample.rows), words).sum())
+    found = int(torch.isin(hash_values_of_rows(sample.rows), words).sum())
     if found > SHARED * training.probability * len(sample.rows):
         warn_caller(
             f"{found} of {len(sample.rows)} rows of X are among the training rows, too: gaps are smaller on these than "

@@ -11,7 +11,6 @@ from .arguments import (
     suggest_names as suggest_names,
 )
 from .csv import MISSING as MISSING, CsvReader as CsvReader, read_records as read_records
-from .dask.killed_workers import describe_killed_workers as describe_killed_workers
 from .dask.partitions import ArrayPartition as ArrayPartition
 from .dask.pickling import (
     Broadcast as Broadcast,
@@ -26,17 +25,22 @@ from .dask.reduce import (
     sum_partitions as sum_partitions,
 )
 from .dask.source import PART_VALUES as PART_VALUES, DaskSource, dask_source
-from .dask.tasks import ClusterError, plan_contents as plan_contents, watch_partitions
+from .dask.tasks import (
+    ClusterError,
+    describe_killed_workers as describe_killed_workers,
+    plan_contents as plan_contents,
+    watch_partitions,
+)
 from .datasets import (
     CATALOGUE as CATALOGUE,
     Dataset,
     DiskAndRing as DiskAndRing,
     FactorProblem as FactorProblem,
     Topics as Topics,
-    documents as documents,
-    factor_problem as factor_problem,
+    draw_factor_problem as draw_factor_problem,
+    draw_overlapping_clusters as draw_overlapping_clusters,
+    draw_topics as draw_topics,
     load_dataset,
-    overlapping_clusters as overlapping_clusters,
 )
 from .device import (
     PREFETCHED_TILES as PREFETCHED_TILES,
@@ -49,11 +53,11 @@ from .fingerprint import (
     fingerprint_rows as fingerprint_rows,
     fingerprint_source as fingerprint_source,
     fingerprint_values as fingerprint_values,
-    hash_rows as hash_rows,
     hash_tile as hash_tile,
-    word_to_text as word_to_text,
+    hash_to_text as hash_to_text,
+    hash_values_of_rows as hash_values_of_rows,
 )
-from .folder import FolderReader as FolderReader, natural_order as natural_order
+from .folder import FolderReader as FolderReader, natural_sort_key as natural_sort_key
 from .moments import (
     MOMENT_COLUMNS as MOMENT_COLUMNS,
     MomentSummary as MomentSummary,
@@ -127,16 +131,16 @@ from .validation import (
     fill_masked as fill_masked,
     finite_source as finite_source,
     holds_numbers as holds_numbers,
-    is_collection as is_collection,
+    is_dask_collection as is_dask_collection,
     is_read_in_place,
+    make_empty_frame as make_empty_frame,
     make_frame as make_frame,
-    outline as outline,
-    share_memory as share_memory,
     to_array as to_array,
     to_float_table as to_float_table,
     to_labels as to_labels,
     to_vector as to_vector,
     validate_rows as validate_rows,
+    wrap_as_tensor as wrap_as_tensor,
 )
 from .write import escape_formulas, table_writer, write_table, write_text
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def batch_tensor(batch: Any, names: tuple[str, ...], label: str) -> Tensor:
+def batch_to_tensor(batch: Any, names: tuple[str, ...], label: str) -> Tensor:
     """The columns ``names`` of a record batch as (n, d) float64, stored columns-major; nulls become NaN."""
     import pyarrow as pa
 
@@ -33,11 +33,9 @@ def is_numeric(kind: Any) -> bool:
 
 
 @contextmanager
-def name_place(place: str) -> Iterator[None]:
-    """Raise what pyarrow says about the content of a file as a ValueError naming the place.
-
-    Failures of the disk, which carry an error number, pass through.
-    """
+def raise_with_place(place: str) -> Iterator[None]:
+    """Raise what pyarrow says about the content of a file as a ValueError with the place; failures of the disk pass
+    through."""
     import pyarrow as pa
 
     try:

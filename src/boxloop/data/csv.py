@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from boxloop.data.arrow import batch_tensor
+from boxloop.data.arrow import batch_to_tensor
 from boxloop.data.stream import Reader
 from boxloop.data.validation import check_names
 
@@ -34,25 +34,20 @@ ARROW_PLACE = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row 
 
 @dataclass(frozen=True)
 class CsvReader:
-    """One CSV file.
+    """One CSV file, decompressed as it is read if its name ends in ``.gz``.
 
     Empty cells, ``NA``, ``NaN`` and the like are missing values; ``true`` and ``false`` are 1 and 0. In a file of
     one column an empty line is a missing value; in others it is skipped.
-
-    Args:
-        path: the file; decompressed as it is read if its name ends in ``.gz``.
     """
 
     path: Path
 
     @property
     def label(self) -> str:
-        """How messages name it."""
         return str(self.path)
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """All its columns, from the header row."""
         header = next(read_records(self.path), [])
         if not header:
             raise ValueError(f"{self.path}: the file is empty; a header row with names is required")
@@ -83,7 +78,6 @@ class CsvReader:
         return [(self, self.n_rows)]
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
-        """Yield blocks of rows as float64."""
         return parse_blocks(self, names, rows)
 
     def problem(self, row: int, what: str, column: int | None = None) -> ValueError:
@@ -100,7 +94,7 @@ def parse_blocks(reader: CsvReader, names: tuple[str, ...], rows: int) -> Iterat
         with open_arrow(reader, names) as batches:
             for batch in batches:
                 for start in range(0, batch.num_rows, rows):
-                    yield batch_tensor(batch.slice(start, rows), names, reader.label)
+                    yield batch_to_tensor(batch.slice(start, rows), names, reader.label)
     except (pa.ArrowInvalid, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -91,25 +91,11 @@ class FactorProblem:
         return self.mean + factors @ self.loadings.mT + self.noise.sqrt() * noise
 
 
-def factor_problem(
+def draw_factor_problem(
     n_columns: int, n_factors: int, spectrum: tuple[float, float], generator: Generator
 ) -> FactorProblem:
-    """A random factor model. Brownlie (2021), Algorithm 3.
-
-    The scale s multiplies *rows* of the eigenvectors (columns of the data), so the three spectra of the paper
-    are nearly one problem at three scales.
-
-    Args:
-        n_columns: D.
-        n_factors: K.
-        spectrum: range of the squared scales.
-        generator: random stream.
-
-    Example:
-        >>> from boxloop.numeric import generator
-        >>> factor_problem(6, 2, (1.0, 10.0), generator(0)).covariance.shape
-        torch.Size([6, 6])
-    """
+    """A random factor model. Brownlie (2021), Algorithm 3. The scale s multiplies *rows* of the eigenvectors, so
+    the paper's three spectra are nearly one problem at three scales."""
     low, high = spectrum
     mean = normal((n_columns,), generator)
     square = normal((n_columns, n_columns), generator)
@@ -119,24 +105,11 @@ def factor_problem(
     return FactorProblem(mean, vectors[:, -n_factors:] * scale.sqrt()[:, None], noise)
 
 
-def overlapping_clusters(
+def draw_overlapping_clusters(
     n: int, k: int, n_columns: int, generator: Generator, stretch: float = 8.0, gap: float = 2.2
 ) -> tuple[Tensor, Tensor]:
-    """Parallel long clusters that k-means cuts across: rows (n, d) and labels (n,).
-
-    Args:
-        n: rows.
-        k: clusters.
-        n_columns: at least 2.
-        generator: random stream.
-        stretch: standard deviation along the common long axis; one half across it.
-        gap: distance between neighbours across the long axis.
-
-    Example:
-        >>> from boxloop.numeric import generator
-        >>> overlapping_clusters(10, 2, 3, generator(0))[0].shape
-        torch.Size([10, 3])
-    """
+    """Parallel long clusters that k-means cuts across: rows (n, d) and labels (n,). ``stretch`` is the standard
+    deviation along the long axis, one half across it, where neighbours are ``gap`` apart."""
     label = torch.randint(k, (n,), generator=generator)
     centre = torch.zeros(k, n_columns, dtype=torch.float64)
     centre[:, 0] = normal((k,), generator)
@@ -147,23 +120,11 @@ def overlapping_clusters(
     return (centre[label] + deviation * normal((n, n_columns), generator)) @ rotation, label
 
 
-def planted_outliers(n: int, n_columns: int, n_planted: int, generator: Generator) -> tuple[Tensor, Tensor]:
-    """One common factor behind all columns, and rows with one value out of line: rows (n, d), planted (n,).
-
-    The value that is out of line would be ordinary in another row: only together with the rest of its row does it
-    stand out, so that limits on single columns miss it.
-
-    Args:
-        n: rows.
-        n_columns: at least 2.
-        n_planted: how many rows have one value of the opposite sign.
-        generator: random stream.
-
-    Example:
-        >>> from boxloop.numeric import generator
-        >>> planted_outliers(50, 4, 3, generator(0))[1].sum()
-        tensor(3)
-    """
+def draw_planted_outliers(
+    n: int, n_columns: int, n_planted: int, generator: Generator
+) -> tuple[Tensor, Tensor]:
+    """One common factor behind all columns, and rows with one value of the opposite sign: rows (n, d), planted (n,).
+    The value would be ordinary in another row, so that limits on single columns miss it."""
     factor = normal((n, 1), generator)
     rows = factor + 0.3 * normal((n, n_columns), generator)
     chosen = torch.randperm(n, generator=generator)[:n_planted]
@@ -178,15 +139,10 @@ def planted_outliers(n: int, n_columns: int, n_planted: int, generator: Generato
 
 @dataclass(frozen=True)
 class Topics:
-    """Documents of one topic each, with known topics.
+    """Documents of one topic each, with known topics."""
 
-    Args:
-        weights: of the topics, (k,).
-        probabilities: of each word in each topic, (k, b).
-    """
-
-    weights: Tensor
-    probabilities: Tensor
+    weights: Tensor  # of the topics, (k,)
+    probabilities: Tensor  # of each word in each topic, (k, b)
 
     def source(self, n: int, length: int | tuple[int, int] | Tensor, generator: Generator) -> SparseSource:
         """n documents of so many words, of a length drawn between two, or of given lengths (n,), as sparse counts."""
@@ -211,27 +167,15 @@ class Topics:
         return SparseSource(csr_tensor(ends, cells % b, counts.double(), (n, b)))
 
 
-def documents(k: int, n_words: int, generator: Generator, *, concentration: float = 0.2) -> Topics:
-    """Topics drawn from a symmetric Dirichlet distribution, with weights from Dirichlet(5).
+def draw_topics(k: int, n_words: int, generator: Generator, *, concentration: float = 0.2) -> Topics:
+    """k topics drawn from a symmetric Dirichlet distribution, with weights from Dirichlet(5)."""
 
-    Args:
-        k: number of topics.
-        n_words: size of the vocabulary.
-        generator: random stream.
-        concentration: of the topics; small values give each topic few words of its own.
-
-    Example:
-        >>> from boxloop.numeric import generator
-        >>> tuple(documents(2, 10, generator(0)).source(4, 6, generator(1)).rows.shape)
-        (4, 10)
-    """
-
-    def drawn(shape: tuple[int, ...], level: float) -> Tensor:
+    def draw_dirichlet(shape: tuple[int, ...], level: float) -> Tensor:
         draws = torch._standard_gamma(torch.full(shape, level, dtype=torch.float64), generator=generator)
         draws = draws.clamp(min=1e-12)
         return draws / draws.sum(-1, keepdim=True)
 
-    return Topics(drawn((k,), 5.0), drawn((k, n_words), concentration))
+    return Topics(draw_dirichlet((k,), 5.0), draw_dirichlet((k, n_words), concentration))
 
 
 @dataclass(frozen=True)
@@ -240,24 +184,12 @@ class DiskAndRing:
 
     Learning relevant features for statistical inference, section 5.3 and figure 3, which gives no radii. A gap in the
     ring, about the angle :math:`\pi`, leaves angles in :math:`(-\pi + g/2, \pi - g/2)`.
-
-    Args:
-        disk: radius of the disk.
-        inner: inner radius of the ring.
-        outer: outer radius of the ring.
-        gap: angle g that is missing in the ring, in radians; 0 for a whole ring.
-
-    Example:
-        >>> from boxloop.numeric import generator
-        >>> shape = DiskAndRing(0.5, 0.75, 1.25)
-        >>> shape.rows(4, generator(0)).shape, shape.ring_share
-        (torch.Size([4, 2]), 0.8)
     """
 
-    disk: float
-    inner: float
-    outer: float
-    gap: float = 0.0
+    disk: float  # radius of the disk
+    inner: float  # inner radius of the ring
+    outer: float  # outer radius of the ring
+    gap: float = 0.0  # angle g that is missing in the ring, in radians; 0 for a whole ring
 
     def __post_init__(self) -> None:
         if not (0.0 < self.disk <= self.inner < self.outer and 0.0 <= self.gap < 2.0 * math.pi):
@@ -290,12 +222,16 @@ class DiskAndRing:
 
 
 def _simulate_long_clusters(facts: dict[str, Any]) -> Dataset:
-    rows, label = overlapping_clusters(facts["rows"], 3, facts["columns"], seeded_generator(facts["seed"]))
+    rows, label = draw_overlapping_clusters(
+        facts["rows"], 3, facts["columns"], seeded_generator(facts["seed"])
+    )
     return Dataset(("x", "y", "z"), rows.numpy(), label.to(rows.dtype).numpy(), ("first", "second", "third"))
 
 
 def _simulate_planted_outliers(facts: dict[str, Any]) -> Dataset:
-    rows, planted = planted_outliers(facts["rows"], facts["columns"], 10, seeded_generator(facts["seed"]))
+    rows, planted = draw_planted_outliers(
+        facts["rows"], facts["columns"], 10, seeded_generator(facts["seed"])
+    )
     names = tuple(f"gauge {j + 1}" for j in range(facts["columns"]))
     return Dataset(names, rows.numpy(), planted.to(rows.dtype).numpy(), ("ordinary", "planted"))
 

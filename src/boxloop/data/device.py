@@ -50,21 +50,7 @@ def on_device(source: Source, device: torch.device) -> Source:
 
 @dataclass(frozen=True)
 class PrefetchedSource(TiledSource):
-    """A stream whose tiles a thread reads and copies to a device while earlier ones are in use.
-
-    Tiles have about the sizes of an array's on a GPU.
-
-    Args:
-        source: where rows come from.
-        device: where they go.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.data import ArraySource
-        >>> source = PrefetchedSource(ArraySource(torch.arange(6.0).reshape(3, 2)), torch.device("cpu"))
-        >>> [rows.shape[0] for rows, _ in source.chunks(2)]
-        [2, 1]
-    """
+    """A stream whose tiles a thread reads and copies to a device while earlier ones are in use."""
 
     source: Source
     device: torch.device
@@ -108,11 +94,8 @@ class PrefetchedSource(TiledSource):
 def _fill_tiles(
     pieces: Iterator[Tile], step: int, size: int, device: torch.device
 ) -> Iterator[tuple[Tile, torch.cuda.Event]]:
-    """Tiles of up to ``size`` rows, each with the event of its last copy.
-
-    A stream of their own fills them with pieces of up to ``step`` rows: a CPU reads best what its cache holds, a GPU
-    wants more at once.
-    """
+    """Tiles of up to ``size`` rows, each with the event of its last copy, filled in a stream of their own.
+    Pieces have up to ``step`` rows: a CPU reads best what its cache holds, a GPU wants more at once."""
     side = torch.cuda.Stream(device)
     buffers: deque[_PinnedBuffer] = deque()
     tile: list[Tensor] = []
@@ -125,7 +108,7 @@ def _fill_tiles(
         buffers = buffers or deque(_PinnedBuffer(piece, step) for _ in range(PINNED_BUFFERS))
         with torch.cuda.stream(side):
             tile = tile or [part.new_empty((size, *part.shape[1:]), device=device) for part in piece]
-            buffers[0].send(piece, [part[filled : filled + count] for part in tile])
+            buffers[0].copy_to_device(piece, [part[filled : filled + count] for part in tile])
         buffers.rotate()
         filled += count
     if filled:
@@ -141,7 +124,7 @@ class _PinnedBuffer:
         ]
         self.copied = torch.cuda.Event()
 
-    def send(self, piece: Tile, places: list[Tensor]) -> None:
+    def copy_to_device(self, piece: Tile, places: list[Tensor]) -> None:
         """Copy a piece by the current stream, once the last has left."""
         self.copied.synchronize()
         for part, buffer, place in zip(piece, self.parts, places, strict=True):
@@ -150,19 +133,8 @@ class _PinnedBuffer:
 
 
 def prefetch(items: Iterator[T], most: int = PREFETCHED_TILES) -> Generator[T, None, None]:
-    """The same items, computed by a thread while earlier ones are in use.
-
-    An exception of the thread is raised here, in place of its item. The thread ends with this iterator: when it is
-    exhausted, closed, or left by an exception.
-
-    Args:
-        items: an iterator; only the thread touches it.
-        most: items that are computed before they are asked for.
-
-    Example:
-        >>> list(prefetch(iter("abc")))
-        ['a', 'b', 'c']
-    """
+    """The same items, computed by a thread while earlier ones are in use; its exceptions are raised here.
+    The thread ends with this iterator: when it is exhausted, closed, or left by an exception."""
     end = object()
     reader = ThreadPoolExecutor(1, "boxloop-prefetch")
     try:
@@ -176,13 +148,7 @@ def prefetch(items: Iterator[T], most: int = PREFETCHED_TILES) -> Generator[T, N
 
 @dataclass(frozen=True)
 class DevicePartition:
-    """A partition whose rows go to a device as it is opened: at once where they are in memory, prefetched
-    from a file.
-
-    Args:
-        part: where they come from.
-        device: where they go, on the worker.
-    """
+    """A partition whose rows go to a device as it is opened: at once where in memory, prefetched from a file."""
 
     part: Partition
     device: torch.device

@@ -31,12 +31,7 @@ SCRAMBLE = -4658895280553007687
 
 
 def fingerprint_values(*parts: Any) -> str:
-    """SHA-256 of arrays and tensors, of bytes, of tuples of these, and of values with a faithful ``repr``.
-
-    Example:
-        >>> fingerprint_values("a", torch.zeros(2)) == fingerprint_values("a", torch.zeros(2, 1))
-        False
-    """
+    """SHA-256 of arrays and tensors, of bytes, of tuples of these, and of values with a faithful ``repr``."""
     total = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):
@@ -66,14 +61,7 @@ class _HashSum(Tree):
 
 
 def fingerprint_source(source: Source) -> str:
-    """The fingerprint of all rows and weights in their order, 128 bits, in one pass.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.data import ArraySource
-        >>> fingerprint_source(ArraySource(torch.zeros(2, 1))) == fingerprint_source(ArraySource(torch.ones(2, 1)))
-        False
-    """
+    """The fingerprint of all rows and weights in their order, 128 bits, in one pass."""
 
     def hash_placed_tile(rows: Tensor, weight: Tensor, start: int) -> _HashSum:
         dense = rows.to_dense() if rows.layout != torch.strided else rows
@@ -92,36 +80,21 @@ def fingerprint_source(source: Source) -> str:
 
 
 def fingerprint_rows(source: Source) -> str:
-    """The fingerprint of all rows and weights in any order, 64 bits.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.data import ArraySource
-        >>> rows = torch.tensor([[0.5], [1.0], [2.0]])
-        >>> fingerprint_rows(ArraySource(rows)) == fingerprint_rows(ArraySource(rows.flip(0)))
-        True
-    """
-    return word_to_text(source.reduce(lambda rows, weight: _HashSum(hash_tile(rows, weight))).value)
+    """The fingerprint of all rows and weights in any order, 64 bits."""
+    return hash_to_text(source.reduce(lambda rows, weight: _HashSum(hash_tile(rows, weight))).value)
 
 
 def hash_tile(rows: Tensor, weight: Tensor) -> Tensor:
-    r"""64 bits of rows and weights that add up over any cut of the rows, in any order; cheap enough for every fit.
-
-    .. math:: \sum_i f\Bigl(\sum_j c_j x_{ij} + c_d w_i \bmod 2^{64}\Bigr) \bmod 2^{64}
-
-    with x and w the bits of float64 values, c odd random words, and f a scrambling of 64 bits. 0 and -0 differ.
-
-    Args:
-        rows: (n, d), dense or sparse; NaN where a value is missing.
-        weight: (n,).
-    """
+    r"""64 bits of rows and weights that add up over any cut of the rows, in any order; cheap enough for every fit:
+    :math:`\sum_i f(\sum_j c_j x_{ij} + c_d w_i)` mod 2^64, with x and w the bits of float64 values, c odd random
+    words, and f a scrambling of 64 bits. 0 and -0 differ."""
     words = weight.to(torch.float64).view(torch.int64)
-    line = hash_rows(rows) + words * _odd_words(rows.shape[1])[-1].to(rows.device)
+    line = hash_values_of_rows(rows) + words * _odd_words(rows.shape[1])[-1].to(rows.device)
     line = (line ^ (line >> 31)).mul_(SCRAMBLE)
     return (line ^ (line >> 29)).sum()
 
 
-def hash_rows(rows: Tensor) -> Tensor:
+def hash_values_of_rows(rows: Tensor) -> Tensor:
     """64 bits of each row, (n,), its bits times odd words, summed: the same for rows that hold the same values."""
     key = _odd_words(rows.shape[1])[:-1].to(rows.device)
     sparse = None if rows.layout == torch.strided else rows.to_sparse_coo().coalesce()
@@ -135,7 +108,7 @@ def hash_rows(rows: Tensor) -> Tensor:
     return words @ key if words.device.type == "cpu" else (words * key).sum(1)
 
 
-def word_to_text(word: Tensor) -> str:
+def hash_to_text(word: Tensor) -> str:
     """A word of 64 bits as text."""
     return f"{int(word) % 2**64:016x}"
 

@@ -19,19 +19,13 @@ MERGED_FILES, MERGED_VALUES = 16, 1 << 20
 
 @dataclass(frozen=True)
 class FolderReader:
-    """Files with the same columns, one after the other.
-
-    Args:
-        path: the folder.
-        readers: its files, in order.
-    """
+    """Files with the same columns, one after the other."""
 
     path: PathLike[str] | str
     readers: tuple[Reader, ...]
 
     @property
     def label(self) -> str:
-        """How messages name it."""
         return str(self.path)
 
     @property
@@ -41,7 +35,6 @@ class FolderReader:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of all files."""
         return sum(reader.n_rows for reader in self.readers)
 
     @property
@@ -54,18 +47,12 @@ class FolderReader:
         return [piece for reader in self.readers for piece in reader.pieces(rows)]
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
-        """Yield the batches of each file in turn."""
         for reader in self.readers:
             yield from reader.batches(names, rows)
 
 
 def join_readers(path: PathLike[str] | str, readers: list[Reader]) -> FolderReader:
-    """Check that files agree on their columns; files without rows are left out.
-
-    Args:
-        path: the folder, for messages.
-        readers: one for each file, in order.
-    """
+    """Check that files agree on their columns; files without rows are left out."""
     if any(reader.names != readers[0].names for reader in readers):
         readers = [reader for reader in readers if reader.n_rows > 0] or readers[:1]
     first = readers[0]
@@ -78,27 +65,14 @@ def join_readers(path: PathLike[str] | str, readers: list[Reader]) -> FolderRead
     return FolderReader(path, tuple(readers))
 
 
-def natural_order(name: str) -> tuple[list[str | int], str]:
-    """Key of names in natural order, as Dask reads the files of a folder: runs of digits count as numbers.
-
-    Args:
-        name: of a file; names that differ only in leading zeros are in order of text.
-
-    Example:
-        >>> sorted(["part.10", "part.9", "part.09"], key=natural_order)
-        ['part.09', 'part.9', 'part.10']
-    """
+def natural_sort_key(name: str) -> tuple[list[str | int], str]:
+    """Key of names in natural order, as Dask reads the files of a folder: runs of digits count as numbers."""
     pieces = re.split("([0-9]+)", name)  # text and digits in turn, so that like meets like
     return [int(piece) if i % 2 else piece for i, piece in enumerate(pieces)], name
 
 
 def is_glob(name: str) -> bool:
-    """Whether a path looks like one for many files; where there is a file of that name, it is none.
-
-    Example:
-        >>> is_glob("rows/*.parquet"), is_glob("rows/1.parquet")
-        (True, False)
-    """
+    """Whether a path looks like one for many files; where there is a file of that name, it is none."""
     return any(sign in name for sign in "*?[")
 
 
@@ -114,12 +88,7 @@ def file_readers(reader: Reader) -> tuple[Reader, ...]:
 
 
 def merge_pieces(pieces: list[tuple[Reader, int]], rows: int) -> list[tuple[Reader, int]]:
-    """Small neighbours as one, where there are many of them.
-
-    Args:
-        pieces: readers of one table, in order, and how many rows each reads.
-        rows: most rows of what is merge_pieces.
-    """
+    """Small neighbours as one of at most ``rows`` rows, where there are many of them."""
     if len(pieces) <= MERGED_FILES:
         return pieces
     groups: list[list[tuple[Reader, int]]] = []

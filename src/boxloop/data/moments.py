@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxloop.data.fingerprint import hash_tile, word_to_text
+from boxloop.data.fingerprint import hash_tile, hash_to_text
 from boxloop.data.source import ArraySource
 from boxloop.data.standardise import FIRST_ROWS, Standardisation, make_standardisation
 from boxloop.numeric import mirrored, product, upper_gram
@@ -67,25 +67,15 @@ def _semidefinite_root(covariance: Tensor, slack: float) -> Tensor:
 
 @dataclass(frozen=True)
 class MomentSummary:
-    """First and second moments of complete rows, about a rough origin and in rough units.
+    """First and second moments of complete rows, about a rough origin and in rough units."""
 
-    Args:
-        origin: what the moments are about, (d,).
-        scale: their units, (d,).
-        mean: (d,), in these coordinates.
-        covariance: (d, d), in these coordinates.
-        weight: of all rows.
-        names: of the columns.
-        digest: of the rows.
-    """
-
-    origin: Tensor
-    scale: Tensor
-    mean: Tensor
-    covariance: Tensor
-    weight: float
+    origin: Tensor  # what the moments are about, (d,)
+    scale: Tensor  # their units, (d,)
+    mean: Tensor  # (d,), in these coordinates
+    covariance: Tensor  # (d, d), in these coordinates
+    weight: float  # of all rows
     names: tuple[str, ...]
-    digest: str | None = None
+    digest: str | None = None  # of the rows
 
     @property
     def frame(self) -> Standardisation:
@@ -125,7 +115,7 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Mom
     """
     if source.n_columns > MOMENT_COLUMNS:
         return None
-    rough = _head_moments(source)
+    rough = _moments_of_first_rows(source)
     if rough is None:
         return None
     origin, scale = rough
@@ -148,10 +138,10 @@ def summarise_moments(source: Source, dtype: torch.dtype = torch.float64) -> Mom
         return None
     mean = m.first / m.weight
     covariance = mirrored(m.second) / m.weight - mean[:, None] * mean
-    return MomentSummary(origin, scale, mean, covariance, float(m.weight), source.names, word_to_text(m.word))
+    return MomentSummary(origin, scale, mean, covariance, float(m.weight), source.names, hash_to_text(m.word))
 
 
-def _head_moments(source: Source) -> tuple[Tensor, Tensor] | None:
+def _moments_of_first_rows(source: Source) -> tuple[Tensor, Tensor] | None:
     """Mean and standard deviation of the first rows, each (d,); None if a value of theirs is missing."""
     head, mass = next(iter(source.chunks(FIRST_ROWS)))
     head = head.to(torch.float64)

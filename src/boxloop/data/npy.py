@@ -13,36 +13,27 @@ from numpy.lib.format import MAGIC_PREFIX
 from torch import Tensor
 
 from boxloop.data.stream import Reader, StreamSource, stream_source
-from boxloop.data.validation import check_array, check_given_names
+from boxloop.data.validation import check_array_type, check_column_names
 
 
 @dataclass(frozen=True)
 class MapReader:
-    """An array that is not to be converted whole: a memory map, or one of another type than float64.
+    """An array that is not to be converted whole: a memory map, or one of another type than float64."""
 
-    Args:
-        array: (n, d), any order, byte order or real type.
-        columns: names; ``x0, x1, ...`` when omitted.
-        label: how messages name it.
-    """
-
-    array: np.ndarray
-    columns: tuple[str, ...] | None = None
-    label: str = "the array"
+    array: np.ndarray  # (n, d), any order, byte order or real type
+    columns: tuple[str, ...] | None = None  # names; ``x0, x1, ...`` when omitted
+    label: str = "the array"  # how messages name it
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its columns."""
         return self.columns or tuple(f"x{j}" for j in range(self.array.shape[1]))
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
         return int(self.array.shape[0])
 
     @property
     def non_numeric(self) -> dict[str, str]:
-        """None: an array is all numbers."""
         return {}
 
     def pieces(self, rows: int) -> list[tuple[Reader, int]]:
@@ -51,35 +42,25 @@ class MapReader:
         return [(MapReader(part, self.names, self.label), len(part)) for part in cut]
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
-        """Yield slices converted to float64."""
         for start in range(0, self.n_rows, rows):
             yield _copy_columns(self.array[start : start + rows], self.names, names)
 
 
 @dataclass(frozen=True)
 class NpyReader:
-    """A ``.npy`` file of two axes.
-
-    Args:
-        path: the file.
-        columns: names; ``x0, x1, ...`` when omitted.
-        start: number of the first row that is read.
-        count: how many rows are read; all from there on when omitted.
-    """
+    """A ``.npy`` file of two axes."""
 
     path: Path
-    columns: tuple[str, ...] | None = None
-    start: int = 0
-    count: int | None = None
+    columns: tuple[str, ...] | None = None  # names; ``x0, x1, ...`` when omitted
+    start: int = 0  # number of the first row that is read
+    count: int | None = None  # how many rows are read; all from there on when omitted
 
     @property
     def label(self) -> str:
-        """How messages name it."""
         return f"{self.path} (from row {self.start})" if self.start else str(self.path)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its columns."""
         return self.columns or tuple(f"x{j}" for j in range(self.shape[1]))
 
     @property
@@ -90,22 +71,22 @@ class NpyReader:
     @cached_property
     def shape(self) -> tuple[int, int]:
         """Rows that are read, and columns, from the header."""
-        array = open_map(self.path)
-        check_array(array.dtype, array.shape, self.label)
+        array = open_memory_map(self.path)
+        check_array_type(array.dtype, array.shape, self.label)
         left = int(array.shape[0]) - self.start
         return left if self.count is None else min(left, self.count), int(array.shape[1])
 
     @property
     def non_numeric(self) -> dict[str, str]:
-        """None: an array is all numbers."""
         return {}
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
-        """Yield slices converted to float64."""
         stop = self.start + self.n_rows
         for start in range(self.start, stop, rows):
             # A new map for each slice: the pages of the last one leave the process with it.
-            yield _copy_columns(open_map(self.path)[start : min(start + rows, stop)], self.names, names)
+            yield _copy_columns(
+                open_memory_map(self.path)[start : min(start + rows, stop)], self.names, names
+            )
 
     def pieces(self, rows: int) -> list[tuple[Reader, int]]:
         """Slices of the file."""
@@ -117,17 +98,11 @@ class NpyReader:
 
 
 def npy_source(path: Path, weight: object = None, columns: Sequence[str] | None = None) -> StreamSource:
-    """Rows of a ``.npy`` file.
-
-    Args:
-        path: the file; (n, d) real numbers in any order and byte order.
-        weight: one non-negative weight per row, or the name of a column.
-        columns: names for all the columns.
-    """
-    return stream_source(NpyReader(path, check_given_names(columns, NpyReader(path).shape[1])), weight)
+    """Rows of a ``.npy`` file, real numbers in any order and byte order, with weights one per row or in a column."""
+    return stream_source(NpyReader(path, check_column_names(columns, NpyReader(path).shape[1])), weight)
 
 
-def open_map(path: Path) -> np.ndarray:
+def open_memory_map(path: Path) -> np.ndarray:
     """Map a ``.npy`` file read-only; nothing in it is run."""
     try:
         array: np.ndarray = np.load(path, mmap_mode="r", allow_pickle=False)

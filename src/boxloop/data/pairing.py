@@ -105,21 +105,13 @@ class PairedSource(TiledSource):
 
 @dataclass(frozen=True)
 class PairedPartitions(SourceView):
-    """Views of the two tables that the partitions of one Dask source hold side by side.
+    """Views of the two tables that the partitions of one Dask source hold side by side."""
 
-    Args:
-        source: the columns of both.
-        first: number of columns of the first.
-        left: the first, with its views.
-        right: the second, with its views.
-        columns: names of the columns of both views.
-    """
-
-    source: Source
-    first: int
-    left: Source
-    right: Source
-    columns: tuple[str, ...]
+    source: Source  # the columns of both
+    first: int  # number of columns of the first
+    left: Source  # the first, with its views
+    right: Source  # the second, with its views
+    columns: tuple[str, ...]  # names of the columns of both views
 
     @property
     def n_columns(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from boxloop.data.arrow import batch_tensor, is_numeric, name_place
+from boxloop.data.arrow import batch_to_tensor, is_numeric, raise_with_place
 from boxloop.data.remote import open_remote
 from boxloop.data.stream import Reader
 from boxloop.data.validation import check_names
@@ -21,24 +21,17 @@ BUFFER_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class ParquetReader:
-    """One Parquet file. Columns that pandas wrote as a row index are not among its names.
+    """One Parquet file. Columns that pandas wrote as a row index are not among its names."""
 
-    Args:
-        path: the file, or its URL.
-        groups: numbers of the row groups that are read; all of them when omitted.
-    """
-
-    path: Path | str
-    groups: tuple[int, ...] | None = None
+    path: Path | str  # the file, or its URL
+    groups: tuple[int, ...] | None = None  # numbers of the row groups that are read; all of them when omitted
 
     @property
     def label(self) -> str:
-        """How messages name it."""
         return str(self.path) if self.groups is None else f"{self.path} (from row group {self.groups[0]})"
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All its columns."""
         return self._header[0]
 
     @property
@@ -79,15 +72,14 @@ class ParquetReader:
         return [(ParquetReader(self.path, tuple(groups)), count) for groups, count in pieces]
 
     def batches(self, names: tuple[str, ...], rows: int) -> Iterator[Tensor]:
-        """Yield record batches as float64."""
         with open_parquet(self.path) as file:
             for group in self._groups(file):
                 place = f"{self.path}: row group {group} cannot be read"
                 left = file.metadata.row_group(group).num_rows
-                with name_place(place):
+                with raise_with_place(place):
                     for batch in file.iter_batches(rows, [group], list(names), use_threads=False):
                         left -= batch.num_rows
-                        yield batch_tensor(batch, names, self.label)
+                        yield batch_to_tensor(batch, names, self.label)
                 if left != 0:
                     raise ValueError(f"{place}: {left} of its rows are not there")
 
@@ -96,7 +88,7 @@ def open_parquet(path: Path | str) -> Any:
     """Open a file so that memory does not grow with its row groups; checksums are verified where present."""
     import pyarrow.parquet as pq
 
-    with name_place(f"{path}: cannot be read as Parquet"):
+    with raise_with_place(f"{path}: cannot be read as Parquet"):
         return pq.ParquetFile(
             path if isinstance(path, Path) else open_remote(path),
             pre_buffer=False,

@@ -15,22 +15,22 @@ from torch import Tensor
 from boxloop.data.arguments import suggest_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.datasets import CATALOGUE, load_dataset
-from boxloop.data.folder import is_glob, join_readers, missing_path_error, natural_order
+from boxloop.data.folder import is_glob, join_readers, missing_path_error, natural_sort_key
 from boxloop.data.npy import MapReader, NpyReader, npy_source
 from boxloop.data.parquet import ParquetReader
-from boxloop.data.remote import SUBFOLDERS_HINT, is_remote, list_remote
+from boxloop.data.remote import SUBFOLDERS_HINT, is_remote, list_remote_files
 from boxloop.data.source import AnySource, ArraySource
 from boxloop.data.sparse import sparse_source
 from boxloop.data.stream import Reader, StreamSource, load_small, stream_source
 from boxloop.data.validation import (
     as_frame,
-    check_array,
-    check_given_names,
+    check_array_type,
+    check_column_names,
     check_no_paths,
     check_shape,
     choose_columns,
     dense_source,
-    is_collection,
+    is_dask_collection,
     numeric_column,
     to_array,
 )
@@ -71,7 +71,7 @@ def open_source(
         (4, ('height', 'width'))
     """
     if isinstance(data, str | PathLike):
-        return load_small(_open_path(data, weight, columns), memory)
+        return load_small(_open_file(data, weight, columns), memory)
     if isinstance(data, list | tuple):
         check_no_paths(data)
         data = to_array(data, "a list")
@@ -79,11 +79,11 @@ def open_source(
         needs_copy = data.dtype.kind != "O" and data.dtype != np.float64
         if not isinstance(data, np.memmap) and not (needs_copy and data.size * 8 > memory):
             return dense_source(data, weight, columns)
-        check_array(data.dtype, data.shape)
+        check_array_type(data.dtype, data.shape)
         check_shape(*data.shape)
-        reader = MapReader(data, check_given_names(columns, data.shape[1]))
+        reader = MapReader(data, check_column_names(columns, data.shape[1]))
         return load_small(stream_source(reader, weight), memory)
-    if is_collection(data):
+    if is_dask_collection(data):
         from boxloop.data.dask.source import dask_source
 
         return dask_source(data, weight, columns)
@@ -110,18 +110,14 @@ def open_source(
 
 
 def check_source(data: object, name: str) -> None:
-    """Refuse rows that are not opened yet.
-
-    Raises:
-        TypeError: anything but a source.
-    """
+    """Refuse rows that are not opened yet."""
     if not isinstance(data, AnySource):
         raise TypeError(
             f"{name} must be a source of rows, got a {type(data).__name__}: boxloop.data.open_source({name}) makes one"
         )
 
 
-def _open_path(data: str | PathLike[str], weight: object, columns: Sequence[str] | None) -> StreamSource:
+def _open_file(data: str | PathLike[str], weight: object, columns: Sequence[str] | None) -> StreamSource:
     path = Path(data)
     if path.suffix.lower() == ".npy" and path.is_file():
         return npy_source(path, weight, columns)
@@ -185,7 +181,7 @@ def open_named_reader(data: str | PathLike[str]) -> Reader:
 def open_reader(data: str | PathLike[str]) -> Reader:
     """The reader of a file, a folder or a URL, whose columns are known before any row is read."""
     if is_remote(data):
-        return join_readers(str(data), [ParquetReader(url) for url in list_remote(str(data))])
+        return join_readers(str(data), [ParquetReader(url) for url in list_remote_files(str(data))])
     path = Path(data)
     if path.is_dir():
         return _open_folder(path)
@@ -207,7 +203,7 @@ def absolute_path(data: str | PathLike[str]) -> str | PathLike[str]:
 
 def _open_folder(path: Path) -> Reader:
     """All tables of a folder; files without a byte and those that begin with a dot or underscore are left out."""
-    found = sorted(path.iterdir(), key=lambda p: natural_order(p.name))
+    found = sorted(path.iterdir(), key=lambda p: natural_sort_key(p.name))
     files = [p for p in found if p.is_file() and p.name[0] not in "._" and p.stat().st_size]
     readers = [reader for reader in map(_reader_by_suffix, files) if reader is not None]
     if not readers:
@@ -232,21 +228,7 @@ def _reader_by_suffix(path: Path) -> Reader | None:
 
 
 def frame_source(frame: Any, weight: object = None, columns: Sequence[str] | None = None) -> ArraySource:
-    """Numeric and boolean columns of a frame as one table; nulls become NaN.
-
-    Args:
-        frame: what :func:`boxloop.data.as_frame` gave.
-        weight: one non-negative weight per row, or the name of a column.
-        columns: the columns used, in this order; all but the weights when omitted.
-
-    Example:
-        >>> import pandas
-        >>> from boxloop.data import as_frame
-        >>> frame = pandas.DataFrame({"a": [1.5, None], "b": [True, False]})
-        >>> frame_source(as_frame(frame)).rows
-        tensor([[1.5000, 1.0000],
-                [   nan, 0.0000]], dtype=torch.float64)
-    """
+    """Numeric and boolean columns of a narwhals frame as one table; nulls become NaN."""
     series = {str(column.name): column for column in frame.iter_columns()}
     names = choose_columns(tuple(series), columns, weight)
     rows = np.empty((frame.shape[0], len(names)), order="F")

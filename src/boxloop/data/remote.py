@@ -6,7 +6,7 @@ from errno import ENOENT
 from os import PathLike
 from typing import Any
 
-from boxloop.data.folder import missing_path_error, natural_order
+from boxloop.data.folder import missing_path_error, natural_sort_key
 
 SUBFOLDERS_HINT = (
     "; there are subfolders: name one of them, or give what dask.dataframe.read_parquet makes of all"
@@ -15,18 +15,13 @@ SUBFOLDERS_HINT = (
 
 
 def is_remote(data: str | PathLike[str]) -> bool:
-    """Whether a table is named by a URL.
-
-    Example:
-        >>> is_remote("s3://bucket/rows"), is_remote("rows.parquet")
-        (True, False)
-    """
+    """Whether a table is named by a URL."""
     return isinstance(data, str) and "://" in data
 
 
-def list_remote(url: str) -> list[str]:
+def list_remote_files(url: str) -> list[str]:
     """The URLs of the Parquet file or files there, in natural order; files without a byte are left out."""
-    system, path = _system(url)
+    system, path = _open_filesystem(url)
     if not system.exists(path):
         raise missing_path_error(url)
     entries = system.ls(path, detail=True) if system.isdir(path) else [system.info(path)]
@@ -40,16 +35,12 @@ def list_remote(url: str) -> list[str]:
         raise ValueError(
             f"{url}: there is no Parquet file with any content, and only Parquet is read by URL{deeper}"
         )
-    return [system.unstrip_protocol(name) for name in sorted(names, key=natural_order)]
+    return [system.unstrip_protocol(name) for name in sorted(names, key=natural_sort_key)]
 
 
 def open_remote(url: str) -> Any:
-    """A file object that reads what it is asked for.
-
-    Raises:
-        FileNotFoundError: the process that reads it does not find it, whoever listed it.
-    """
-    system, path = _system(url)
+    """A file object that reads what it is asked for, or FileNotFoundError of the process that reads."""
+    system, path = _open_filesystem(url)
     try:
         return system.open(path, "rb")
     except FileNotFoundError as error:
@@ -57,7 +48,7 @@ def open_remote(url: str) -> Any:
         raise FileNotFoundError(ENOENT, why, url) from error
 
 
-def _system(url: str) -> tuple[Any, str]:
+def _open_filesystem(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:

@@ -261,15 +261,7 @@ class _WeightRange(Tree):
 
 
 def has_equal_weights(source: Source) -> bool:
-    """Whether all rows have the same weight, in one pass where they live.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.data import ArraySource
-        >>> rows = torch.zeros(2, 1)
-        >>> has_equal_weights(ArraySource(rows)), has_equal_weights(ArraySource(rows, torch.tensor([1.0, 2.0])))
-        (True, False)
-    """
+    """Whether all rows have the same weight, in one pass where they live."""
     if isinstance(source, ArraySource) and source.weight is None:
         return True
     weights = source.reduce(_WeightRange.of)

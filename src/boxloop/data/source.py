@@ -102,7 +102,7 @@ class TiledSource(ABC):
             raise ValueError("the source has no rows")
         return total
 
-    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+    def map_tiles(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield ``function(rows, weight, number of the first row)`` of each tile, in row order."""
         start = 0
         for rows, weight in self.chunks():
@@ -113,20 +113,8 @@ class TiledSource(ABC):
 
 
 @dataclass(frozen=True)
-class ArraySource(TiledSource):
-    """A table held as one tensor.
-
-    Args:
-        rows: (n, d); NaN marks a missing value.
-        weight: (n,), one non-negative weight per row; all ones when omitted.
-        columns: column names; ``x0, x1, ...`` when omitted.
-
-    Example:
-        >>> import torch
-        >>> source = ArraySource(torch.zeros(5, 2))
-        >>> source.n_rows, source.names
-        (5, ('x0', 'x1'))
-    """
+class HeldSource(TiledSource):
+    """What tables in memory share, dense and sparse."""
 
     rows: Tensor
     weight: Tensor | None = None
@@ -146,6 +134,23 @@ class ArraySource(TiledSource):
     def names(self) -> tuple[str, ...]:
         """Column names."""
         return self.columns or tuple(f"x{j}" for j in range(self.rows.shape[1]))
+
+
+@dataclass(frozen=True)
+class ArraySource(HeldSource):
+    """A table held as one tensor.
+
+    Args:
+        rows: (n, d); NaN marks a missing value.
+        weight: (n,), one non-negative weight per row; all ones when omitted.
+        columns: column names; ``x0, x1, ...`` when omitted.
+
+    Example:
+        >>> import torch
+        >>> source = ArraySource(torch.zeros(5, 2))
+        >>> source.n_rows, source.names
+        (5, ('x0', 'x1'))
+    """
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
@@ -206,14 +211,14 @@ class SourceView(ABC):
 
     def reduce_at(self, function: Callable[[Tensor, Tensor, int], T]) -> T:
         """Sum ``function(rows, weight, number of the first row)``, where the rows live."""
-        return self.source.reduce_at(partial(_transform_then, self.tile_transform(), function))
+        return self.source.reduce_at(partial(_call_on_transformed, self.tile_transform(), function))
 
-    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+    def map_tiles(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield sums over consecutive transformed tiles that have rows, where the rows live."""
-        return self.source.in_turn(partial(_transform_then, self.tile_transform(), function))
+        return self.source.map_tiles(partial(_call_on_transformed, self.tile_transform(), function))
 
 
-def _transform_then(
+def _call_on_transformed(
     transform: TileTransform,
     function: Callable[[Tensor, Tensor, int], T],
     rows: Tensor,

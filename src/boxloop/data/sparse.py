@@ -11,15 +11,15 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.source import TiledSource
-from boxloop.data.validation import check_counts, check_given_names, check_shape, check_weight
+from boxloop.data.source import HeldSource
+from boxloop.data.validation import check_column_names, check_counts, check_shape, check_weight
 
 TILE_ROWS = 8192
 """Rows of a tile: a row's size is its count of stored values, not the width of the table."""
 
 
 @dataclass(frozen=True)
-class SparseSource(TiledSource):
+class SparseSource(HeldSource):
     """A table held as one sparse CSR tensor; its tiles are sparse CSR tensors too.
 
     Args:
@@ -33,25 +33,6 @@ class SparseSource(TiledSource):
         >>> [tuple(rows.shape) for rows, weight in source.chunks(3)]
         [(3, 5), (2, 5)]
     """
-
-    rows: Tensor
-    weight: Tensor | None = None
-    columns: tuple[str, ...] | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows."""
-        return self.rows.shape[0]
-
-    @property
-    def n_columns(self) -> int:
-        """Number of columns."""
-        return self.rows.shape[1]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Column names."""
-        return self.columns or tuple(f"x{j}" for j in range(self.n_columns))
 
     def chunks(self, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield ``(rows, weight)`` tiles in row order."""
@@ -78,13 +59,7 @@ class SparseSource(TiledSource):
 
 
 def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | None = None) -> SparseSource:
-    """Counts from a SciPy sparse matrix or array of any format, checked.
-
-    Args:
-        matrix: (n, d); stored values must be finite and not negative.
-        weight: one non-negative weight per row.
-        columns: names for the d columns.
-    """
+    """Counts from a SciPy sparse matrix or array of any format, checked."""
     if matrix.ndim != 2:
         raise ValueError(f"Expected 2D array, got {matrix.ndim}D array instead (shape={matrix.shape})")
     if matrix.dtype.kind not in "biuf":
@@ -98,7 +73,7 @@ def sparse_source(matrix: Any, weight: object = None, columns: Sequence[str] | N
         table.sum_duplicates()
     ends, column, value = (torch.from_numpy(part) for part in (table.indptr, table.indices, table.data))
     source = SparseSource(
-        csr_tensor(ends, column, value, table.shape), None, check_given_names(columns, table.shape[1])
+        csr_tensor(ends, column, value, table.shape), None, check_column_names(columns, table.shape[1])
     )
     check_counts(source.rows, source.names)
     if weight is None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from boxloop.data.fingerprint import hash_tile, word_to_text
+from boxloop.data.fingerprint import hash_tile, hash_to_text
 from boxloop.data.source import ArraySource, SourceView, TileTransform
 from boxloop.numeric import has_missing
 from boxloop.tree import Tree
@@ -61,9 +61,9 @@ def fit_standardisation(source: Source, hashed: bool = True) -> Standardisation:
     The pass runs about the first complete value of each column, so columns near 1e7 with standard deviation 0.1
     keep all their digits.
     """
-    shift = _first_present(next(iter(source.chunks(FIRST_ROWS)))[0])
+    shift = _first_values(next(iter(source.chunks(FIRST_ROWS)))[0])
     if has_missing(shift):
-        shift = source.reduce(lambda rows, weight: _FirstPresent(_first_present(rows))).value
+        shift = source.reduce(lambda rows, weight: _FirstValues(_first_values(rows))).value
         shift = torch.nan_to_num(shift, nan=0.0)
 
     def moments(rows: Tensor, weight: Tensor) -> _Moments:
@@ -86,7 +86,7 @@ def fit_standardisation(source: Source, hashed: bool = True) -> Standardisation:
     frame = make_standardisation(
         shift + mean, variance.sqrt(), m.observed, float(m.weight), missing=bool(m.missing)
     )
-    return replace(frame, digest=word_to_text(m.word)) if hashed else frame
+    return replace(frame, digest=hash_to_text(m.word)) if hashed else frame
 
 
 def make_standardisation(
@@ -97,20 +97,20 @@ def make_standardisation(
     return Standardisation(origin, torch.where(constant, 1.0, deviation), observed, weight, constant, missing)
 
 
-def _first_present(rows: Tensor) -> Tensor:
+def _first_values(rows: Tensor) -> Tensor:
     """The first value of each column that is there, NaN where none is."""
     present = ~torch.isnan(rows)
     return rows.gather(0, present.to(torch.int8).argmax(0, keepdim=True))[0].to(torch.float64)
 
 
 @dataclass(frozen=True)
-class _FirstPresent(Tree):
+class _FirstValues(Tree):
     """The first value of each column of some rows, NaN where it has none."""
 
     value: Tensor
 
-    def __add__(self, other: _FirstPresent) -> _FirstPresent:
-        return _FirstPresent(torch.where(torch.isnan(self.value), other.value, self.value))
+    def __add__(self, other: _FirstValues) -> _FirstValues:
+        return _FirstValues(torch.where(torch.isnan(self.value), other.value, self.value))
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ def identity_standardisation(source: Source) -> Standardisation:
     counts = source.reduce(count)
     one = torch.ones_like(counts.absent)
     observed = counts.weight - counts.absent
-    missing, found = bool((counts.absent > 0).any()), word_to_text(counts.word)
+    missing, found = bool((counts.absent > 0).any()), hash_to_text(counts.word)
     return Standardisation(one * 0, one, observed, float(counts.weight), one < 0, missing, found)
 
 

@@ -117,13 +117,7 @@ class StreamSource(TiledSource):
 def stream_source(
     reader: Reader, weight: object = None, columns: Sequence[str] | None = None
 ) -> StreamSource:
-    """A source over a reader, its columns and weights checked.
-
-    Args:
-        reader: the file.
-        weight: name of a column, or one weight per row.
-        columns: the columns used; all but the weights when omitted.
-    """
+    """A source over a reader, its columns and weights checked."""
     names = choose_columns(reader.names, columns, weight, reader.label)
     if weight is None or isinstance(weight, str):
         return StreamSource(reader, names, weight)
@@ -132,9 +126,7 @@ def stream_source(
 
 def load_small(source: StreamSource, limit: int) -> StreamSource | ArraySource:
     """The same rows in memory if they take at most ``limit`` bytes, else the source itself.
-
-    An iterative fit reads its rows a hundred times; a small file should be parsed once.
-    """
+    An iterative fit reads its rows a hundred times; a small file should be parsed once."""
     tiles: list[tuple[Tensor, Tensor]] = []
     left = limit // 8
     if left <= 0:
@@ -156,14 +148,14 @@ def retile(batches: Iterator[Tensor], step: int) -> Iterator[Tensor]:
         waiting.append(batch)
         count += batch.shape[0]
         if count >= step:
-            block = _join(waiting)
+            block = _concatenate_rows(waiting)
             full = count - count % step
             yield from torch.split(block[:full], step)
             waiting, count = [block[full:]] if count > full else [], count - full
     if count:
-        yield _join(waiting)
+        yield _concatenate_rows(waiting)
 
 
-def _join(parts: list[Tensor]) -> Tensor:
+def _concatenate_rows(parts: list[Tensor]) -> Tensor:
     """One table, columns-major: as formats by columns give them, and as matrix products want them."""
     return parts[0] if len(parts) == 1 else torch.cat([part.mT for part in parts], 1).mT

@@ -18,7 +18,7 @@ import torch
 from scipy.sparse import issparse
 from torch import Tensor
 
-from boxloop.data.arguments import check_list, describe, suggest_names
+from boxloop.data.arguments import check_list, describe_value, suggest_names
 from boxloop.data.source import AnySource, ArraySource, MappedSource
 from boxloop.types import Source
 
@@ -34,15 +34,15 @@ def check_shape(n_rows: int, n_columns: int, where: str = "") -> None:
             raise ValueError(f"{where}Found array with 0 {word}(s) {shape} while a minimum of 1 is required.")
 
 
-def check_array(dtype: np.dtype, shape: tuple[int, ...], label: str = "") -> None:
+def check_array_type(dtype: np.dtype, shape: tuple[int, ...], label: str = "") -> None:
     """Refuse what cannot be a table of real numbers; an array of objects may be one."""
     if dtype.kind == "c":
-        raise ValueError(f"{_prefix(label)}Complex data not supported")
+        raise ValueError(f"{_label_prefix(label)}Complex data not supported")
     if dtype.kind not in "biufO":
-        raise ValueError(f"{_prefix(label)}a table of numbers is needed, not one of type {dtype}")
+        raise ValueError(f"{_label_prefix(label)}a table of numbers is needed, not one of type {dtype}")
     if len(shape) != 2:
         raise ValueError(
-            f"{_prefix(label)}Expected 2D array, got {len(shape)}D array instead (shape={shape})"
+            f"{_label_prefix(label)}Expected 2D array, got {len(shape)}D array instead (shape={shape})"
         )
 
 
@@ -56,14 +56,7 @@ def check_no_paths(data: object) -> None:
 
 
 def check_finite(rows: Tensor, names: Sequence[str], start: int = 0, label: str = "") -> None:
-    """Refuse an infinite value; NaN passes, since it marks a missing one.
-
-    Args:
-        rows: (n, d).
-        names: the d column names.
-        start: number of the first row, for the message.
-        label: the file, for the message.
-    """
+    """Refuse an infinite value in rows that begin at row ``start``; NaN passes, since it marks a missing one."""
     # A finite sum proves that all values are finite, without a temporary of the size of the rows.
     if bool(torch.isfinite(rows.sum())):
         return
@@ -71,7 +64,7 @@ def check_finite(rows: Tensor, names: Sequence[str], start: int = 0, label: str 
     if bool(infinite.any()):
         row, column = (int(i) for i in infinite.nonzero()[0])
         raise ValueError(
-            f"{_prefix(label)}column {names[column]!r} holds an infinite value ({float(rows[row, column])}) "
+            f"{_label_prefix(label)}column {names[column]!r} holds an infinite value ({float(rows[row, column])}) "
             f"at row {start + row} (counted from 0)"
         )
 
@@ -133,16 +126,8 @@ def _out_of_range(values: Tensor, low: float, high: float, whole: bool) -> Tenso
 
 
 def check_weight(weight: object, n_rows: int) -> Tensor:
-    """Weights as float64: one per row, finite, not negative and not all zero.
-
-    Args:
-        weight: an array, tensor, list or column of a frame.
-        n_rows: how many there must be.
-
-    Returns:
-        The weights, (n,).
-    """
-    values = weight if isinstance(weight, Tensor) else torch.from_numpy(_numbers(weight))
+    """Weights as float64, (n,): one per row, finite, not negative and not all zero."""
+    values = weight if isinstance(weight, Tensor) else torch.from_numpy(_to_numbers(weight))
     if values.is_complex():
         raise ValueError("the weights must be real numbers, not complex ones")
     values = values.detach().to(torch.float64)
@@ -162,7 +147,7 @@ def check_weight_values(weight: Tensor, start: int = 0, label: str = "") -> None
     if bool(bad.any()):
         row = int(bad.nonzero()[0, 0])
         raise ValueError(
-            f"{_prefix(label)}the weight at row {start + row} (counted from 0) is {float(weight[row])}; "
+            f"{_label_prefix(label)}the weight at row {start + row} (counted from 0) is {float(weight[row])}; "
             "weights must be finite and not negative"
         )
 
@@ -172,21 +157,21 @@ def check_names(names: Sequence[str], label: str = "") -> tuple[str, ...]:
     seen: set[str] = set()
     for name in names:
         if name in seen:
-            raise ValueError(f"{_prefix(label)}the column name {name!r} occurs more than once")
+            raise ValueError(f"{_label_prefix(label)}the column name {name!r} occurs more than once")
         seen.add(name)
     return tuple(names)
 
 
-def check_given_names(columns: Sequence[str] | None, n_columns: int) -> tuple[str, ...] | None:
+def check_column_names(columns: Sequence[str] | None, n_columns: int) -> tuple[str, ...] | None:
     """Names given to the columns of an array, checked against its width."""
     if columns is None:
         return None
     if len(columns) != n_columns:
         raise ValueError(f"{len(columns)} column names were given for {n_columns} columns")
-    return check_names(names_as_text(columns))
+    return check_names(names_to_text(columns))
 
 
-def names_as_text(columns: Sequence[str]) -> list[str]:
+def names_to_text(columns: Sequence[str]) -> list[str]:
     """Column names as text, which those of a frame need not be; a single text is refused."""
     if isinstance(columns, str):
         raise ValueError(f"columns must be a list of names, not the text {columns!r}")
@@ -196,41 +181,29 @@ def names_as_text(columns: Sequence[str]) -> list[str]:
 def choose_columns(
     names: Sequence[str], columns: Sequence[str] | None, weight: object = None, label: str = ""
 ) -> tuple[str, ...]:
-    """The columns to use: those asked for, else all but the one that holds the weights.
-
-    Args:
-        names: the columns there are.
-        columns: the ones wanted, in the order wanted.
-        weight: the name of the column of weights, or anything that is not a name.
-        label: the file, for messages.
-    """
+    """The columns to use: those asked for, else all but the one that holds the weights."""
     extra = [weight] if isinstance(weight, str) else []
-    wanted = [] if columns is None else names_as_text(columns)
+    wanted = [] if columns is None else names_to_text(columns)
     for name in [*wanted, *extra]:
         if name not in names:
             near = suggest_names(name, names)
             raise ValueError(
-                f"{_prefix(label)}there is no column {name!r}{near}; there are {', '.join(names)}"
+                f"{_label_prefix(label)}there is no column {name!r}{near}; there are {', '.join(names)}"
             )
     if columns is None and "" in names:
         # A row index, as pandas writes it, would otherwise be fitted like a measurement.
-        raise ValueError(f"{_prefix(label)}a column has no name; say which columns to use")
+        raise ValueError(f"{_label_prefix(label)}a column has no name; say which columns to use")
     return check_names(wanted or [name for name in names if name not in extra], label)
 
 
 def column_index(names: Sequence[str], key: object) -> int:
-    """The index of a column given by its name or its index.
-
-    Example:
-        >>> column_index(("height", "weight"), "weight"), column_index(("height", "weight"), 0)
-        (1, 0)
-    """
+    """The index of a column given by its name or its index."""
     if isinstance(key, str):
         if key not in names:
             raise ValueError(f"there is no column {key!r}; columns are {', '.join(names)}")
         return names.index(key)
     if isinstance(key, bool) or not isinstance(key, Integral):
-        raise TypeError(f"a column is given by its name or its place, not by {describe(key)}")
+        raise TypeError(f"a column is given by its name or its place, not by {describe_value(key)}")
     if not 0 <= int(key) < len(names):
         raise ValueError(f"there is no column {key}; there are {len(names)}")
     return int(key)
@@ -242,12 +215,8 @@ def column_indices(names: Sequence[str], keys: object) -> list[int]:
 
 
 def validate_rows(owner: Any, X: Any, *given: Any, **options: Any) -> Any:
-    """:func:`sklearn.utils.validation.validate_data`, with NaN for what a mask hides in X or y.
-
-    Raises:
-        ValueError: also for a column that holds text or times, by its name or number.
-        TypeError: X is no table.
-    """
+    """:func:`sklearn.utils.validation.validate_data`, with NaN for what a mask hides in X or y; refuses text and
+    times by the name or number of their column."""
     from sklearn.utils.validation import validate_data  # takes half a second to import
 
     if isinstance(X, list | tuple):
@@ -269,7 +238,9 @@ def check_table(X: Any, name: str = "X") -> Any:
     if not (isinstance(X, list | tuple | Real) or any(method in dir(X) for method in ARRAY_LIKE)):
         batches = isinstance(X, Iterable) and not isinstance(X, str | Collection)
         hint = "; gather its batches into one array" if batches else ""
-        raise TypeError(f"{name} must be a table of rows, as an array or a data frame; got {_kind(X)}{hint}")
+        raise TypeError(
+            f"{name} must be a table of rows, as an array or a data frame; got {_describe_type(X)}{hint}"
+        )
     _check_tensor(X, name)
     array = to_array(X, name)
     if isinstance(array, np.ndarray) and array.dtype.kind == "V":
@@ -293,7 +264,7 @@ def _check_columns(frame: Any, name: str) -> None:
         if series.dtype in (nw.Object, nw.Unknown):
             _check_values(series.to_numpy(), f"column {series.name!r} of {name}")
         elif not holds_numbers(series) and not series.is_null().all():
-            raise _not_numeric(series.name, series)
+            raise _non_numeric_error(series.name, series)
 
 
 def to_float_table(table: Any, name: str, columns: int | None = None) -> Any:
@@ -318,9 +289,9 @@ def to_vector(values: Any, name: str) -> Any:
         found = np.asarray(fill_masked(values))
         found = found.astype(np.float64) if found.dtype.kind == "O" else found
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be a list of numbers; got {_kind(values)}") from error
+        raise ValueError(f"{name} must be a list of numbers; got {_describe_type(values)}") from error
     if found.dtype.kind not in "biuf":
-        raise ValueError(f"{name} must be a list of numbers; got {_kind(values)} of {found.dtype}")
+        raise ValueError(f"{name} must be a list of numbers; got {_describe_type(values)} of {found.dtype}")
     return found.astype(np.float64)
 
 
@@ -384,26 +355,26 @@ def _check_values(values: Any, name: str) -> None:
     except TypeError as error:
         value = next(value for value in values if not isinstance(value, Real | str))
         raise TypeError(
-            f"{name} holds {_kind(value)}: each argument must be a string that is a number, or a real number"
+            f"{name} holds {_describe_type(value)}: each argument must be a string that is a number, or a real number"
         ) from error
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return "None" if value is None else f"a {type(value).__name__}"
 
 
-def _prefix(label: str) -> str:
+def _label_prefix(label: str) -> str:
     return f"{label}: " if label else ""
 
 
-def _numbers(weight: object) -> np.ndarray:
+def _to_numbers(weight: object) -> np.ndarray:
     try:
         return np.array(weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(f"the weights must be numbers, one a row; got a {type(weight).__name__}") from error
 
 
-def is_collection(data: object) -> bool:
+def is_dask_collection(data: object) -> bool:
     """Whether a table is a Dask DataFrame or array; Dask is not loaded to find out."""
     dask = sys.modules.get("dask")
     return dask is not None and bool(dask.is_dask_collection(data))
@@ -413,12 +384,12 @@ def is_read_in_place(data: object) -> bool:
     """Whether a table is a path, a source or a Dask collection, which is read where it is, and not an array."""
     if isinstance(data, np.ndarray):
         return False
-    return isinstance(data, str | PathLike | AnySource) or is_collection(data)
+    return isinstance(data, str | PathLike | AnySource) or is_dask_collection(data)
 
 
 def as_column(data: Any) -> Any:
     """A Dask series or one-dimensional Dask array as a table of one column; anything else as it is."""
-    if not is_collection(data):
+    if not is_dask_collection(data):
         return data
     import dask.array as da
 
@@ -429,9 +400,9 @@ def as_column(data: Any) -> Any:
     return data.to_frame() if isinstance(data, dd.Series) else data
 
 
-def outline(data: Any) -> Any:
+def make_empty_frame(data: Any) -> Any:
     """A frame without rows that has the columns of a Dask DataFrame; None for a Dask array, anything else as it is."""
-    if not is_collection(data):
+    if not is_dask_collection(data):
         return data
     import dask.array as da
 
@@ -440,7 +411,7 @@ def outline(data: Any) -> Any:
 
 def as_frame(data: object) -> Any:
     """The data as a narwhals frame, or None if it is no data frame, or one whose rows are to stay where they are."""
-    if isinstance(data, np.ndarray) or is_collection(data):
+    if isinstance(data, np.ndarray) or is_dask_collection(data):
         return None
     import narwhals.stable.v2 as nw
 
@@ -457,17 +428,17 @@ def holds_numbers(series: Any) -> bool:
     """Whether the values of a column are numbers, or true and false; of a categorical one, its categories."""
     import narwhals.stable.v2 as nw
 
-    kind = series.cat.get_categories().dtype if _categorical(series) else series.dtype
+    kind = series.cat.get_categories().dtype if _is_categorical(series) else series.dtype
     return bool(kind == nw.Boolean or kind.is_numeric())
 
 
-def _categorical(series: Any) -> bool:
+def _is_categorical(series: Any) -> bool:
     import narwhals.stable.v2 as nw
 
     return bool(series.dtype == nw.Categorical or series.dtype == nw.Enum)
 
 
-def _not_numeric(name: str, series: Any) -> ValueError:
+def _non_numeric_error(name: str, series: Any) -> ValueError:
     return ValueError(f"column {name!r} is not numeric (its type is {series.dtype})")
 
 
@@ -476,8 +447,8 @@ def numeric_column(name: str, series: Any) -> np.ndarray:
     import narwhals.stable.v2 as nw
 
     if not holds_numbers(series):
-        raise _not_numeric(name, series)
-    if series.dtype == nw.Boolean or _categorical(series):
+        raise _non_numeric_error(name, series)
+    if series.dtype == nw.Boolean or _is_categorical(series):
         series = series.cast(nw.Float64)
     return np.asarray(series.to_numpy(), dtype=np.float64)
 
@@ -492,21 +463,10 @@ def make_frame(columns: Mapping[str, Sequence[Any]], index: Sequence[Any] | None
 def dense_source(
     data: np.ndarray | Tensor, weight: object = None, columns: Sequence[str] | None = None
 ) -> ArraySource:
-    """A checked source over an array or tensor; float64 input is shared, anything else converted.
-
-    Args:
-        data: (n, d), real numbers; NaN marks a missing value.
-        weight: one non-negative weight per row.
-        columns: names for the d columns.
-
-    Example:
-        >>> import numpy as np
-        >>> dense_source(np.arange(6).reshape(3, 2), columns=["a", "b"]).rows.dtype
-        torch.float64
-    """
+    """A checked source over an array or tensor; float64 input is shared, anything else converted."""
     rows = to_tensor(data)
     check_shape(*rows.shape)
-    return finite_source(rows, weight, check_given_names(columns, rows.shape[1]))
+    return finite_source(rows, weight, check_column_names(columns, rows.shape[1]))
 
 
 def finite_source(rows: Tensor, weight: object, names: tuple[str, ...] | None) -> ArraySource:
@@ -520,25 +480,23 @@ def finite_source(rows: Tensor, weight: object, names: tuple[str, ...] | None) -
 
 def to_tensor(data: np.ndarray | Tensor) -> Tensor:
     """A table as a float64 tensor over the same memory where possible; NaN where it is masked.
-
-    Objects are converted if they are numbers.
-    """
+    Objects are converted if they are numbers."""
     if isinstance(data, Tensor):
         if data.is_complex():
             raise ValueError("Complex data not supported")
         if data.ndim != 2:
             raise ValueError(f"Expected 2D array, got {data.ndim}D array instead (shape={tuple(data.shape)})")
         return data.detach().to(torch.float64)
-    check_array(data.dtype, data.shape)
+    check_array_type(data.dtype, data.shape)
     if isinstance(data, np.ma.MaskedArray):
         data = np.ma.filled(data.astype(np.float64), np.nan)
     if data.dtype.kind == "O":
         data = np.stack([_convert_objects(data[:, j], j) for j in range(data.shape[1])], 1)
     with np.errstate(over="ignore"):  # of a float longer than float64: infinity is refused later
-        return share_memory(np.asarray(data, dtype=np.float64))
+        return wrap_as_tensor(np.asarray(data, dtype=np.float64))
 
 
-def share_memory(array: np.ndarray) -> Tensor:
+def wrap_as_tensor(array: np.ndarray) -> Tensor:
     """A tensor over an array; shares its memory unless torch cannot."""
     if any(stride < 0 for stride in array.strides):
         array = np.ascontiguousarray(array)

@@ -68,7 +68,7 @@ def table_writer(path: str | Path) -> Iterator[Callable[[Columns], None]]:
         raise ValueError(f"{path}: the name must end in .csv, .csv.gz or .parquet")
     mode = path.stat().st_mode if path.is_file() else None
     unfinished = path.with_name(f".{path.name}.part")
-    begin = _begin_parquet if name.endswith((".parquet", ".pq")) else _begin_csv
+    begin = _open_parquet_writer if name.endswith((".parquet", ".pq")) else _open_csv_writer
     unfinished.unlink(
         missing_ok=True
     )  # of a call that was killed, or a link, through which nothing is written
@@ -143,7 +143,7 @@ def _to_cells(values: np.ndarray) -> list[object]:
 
 
 @contextmanager
-def _begin_csv(path: Path, gzipped: bool) -> Iterator[Callable[[Columns], None]]:
+def _open_csv_writer(path: Path, gzipped: bool) -> Iterator[Callable[[Columns], None]]:
     header = True
     open_file: Any = gzip.open if gzipped else open
     with open_file(path, "wt", newline="", encoding="utf-8") as file:
@@ -157,7 +157,7 @@ def _begin_csv(path: Path, gzipped: bool) -> Iterator[Callable[[Columns], None]]
 
 
 @contextmanager
-def _begin_parquet(path: Path, gzipped: bool) -> Iterator[Callable[[Columns], None]]:
+def _open_parquet_writer(path: Path, gzipped: bool) -> Iterator[Callable[[Columns], None]]:
     import pyarrow as pa
     from pyarrow import parquet
 

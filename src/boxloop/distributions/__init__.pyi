@@ -22,12 +22,7 @@ from .exponential import (
     Statistic as Statistic,
     WaitingTimeFamily as WaitingTimeFamily,
 )
-from .family import (
-    Family as Family,
-    PairedDistribution as PairedDistribution,
-    PooledSums as PooledSums,
-    Sums as Sums,
-)
+from .family import Family as Family, PooledSums as PooledSums, Sums as Sums
 from .gamma import InverseGamma as InverseGamma, draw_log_gamma as draw_log_gamma
 from .gaussian_diagonal import CentredView as CentredView, DiagonalGaussian, SphericalGaussian
 from .gaussian_full import (
@@ -36,7 +31,7 @@ from .gaussian_full import (
     QuadraticView as QuadraticView,
     WhitenedView as WhitenedView,
 )
-from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian, observed_precision as observed_precision
+from .gaussian_lowrank import LowRankGaussian, TiedLowRankGaussian
 from .gaussian_tied import TiedGaussian
 from .missing import PatternView as PatternView, find_missing_patterns as find_missing_patterns
 from .multinomial import Multinomial
@@ -48,7 +43,7 @@ from .priors import (
     CovarianceType as CovarianceType,
     FactorPrior as FactorPrior,
     MixturePrior as MixturePrior,
-    weak_components as weak_components,
+    weakly_informative_components as weakly_informative_components,
 )
 from .product import MissingValueView as MissingValueView, alternating_signs as alternating_signs
 

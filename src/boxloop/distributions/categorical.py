@@ -67,7 +67,7 @@ class CategoricalColumns(Tree):
     Example:
         >>> import torch
         >>> distribution = CategoricalColumns(torch.zeros(1, 5), torch.tensor([2, 3]))
-        >>> distribution.mean, distribution.paired(torch.tensor([[1.0, 2.0]])).exp()
+        >>> distribution.mean, distribution.paired_log_prob(torch.tensor([[1.0, 2.0]])).exp()
         (tensor([[0.5000, 1.0000]]), tensor([0.1667]))
     """
 
@@ -75,58 +75,62 @@ class CategoricalColumns(Tree):
     sizes: Tensor
 
     @property
-    def _starts(self) -> Tensor:
+    def _first_categories(self) -> Tensor:
         """Place of the first category of each column, (d,)."""
         return self.sizes.cumsum(0) - self.sizes
 
     @property
-    def _owner(self) -> Tensor:
+    def _column_of_category(self) -> Tensor:
         """Column of each category, (C,). The size is given, so that a GPU need not be waited for."""
         columns = torch.arange(len(self.sizes), device=self.sizes.device)
         return columns.repeat_interleave(self.sizes, output_size=self.logits.shape[1])
 
-    def _member(self) -> Tensor:
+    def _column_indicators(self) -> Tensor:
         """1 where a category is of a column, (C, d): sums over columns are one product, in a fixed order."""
         columns = torch.arange(len(self.sizes), device=self.sizes.device)
-        return (self._owner[:, None] == columns).to(self.logits.dtype)
+        return (self._column_of_category[:, None] == columns).to(self.logits.dtype)
 
-    def _log_total(self) -> Tensor:
+    def _log_normaliser(self) -> Tensor:
         """log of the sum over the categories of each column, (m, d)."""
-        owner = self._owner.expand_as(self.logits)
+        owner = self._column_of_category.expand_as(self.logits)
         low = self.logits.new_full((len(self.logits), len(self.sizes)), -torch.inf)
         peak = low.scatter_reduce(1, owner, self.logits.detach(), "amax")
-        total = (self.logits - peak.gather(1, owner)).exp() @ self._member()
+        total = (self.logits - peak.gather(1, owner)).exp() @ self._column_indicators()
         return peak + total.log()
 
     def probabilities(self) -> Tensor:
         """Of all categories of all columns, (m, C)."""
-        return (self.logits - self._log_total().gather(1, self._owner.expand_as(self.logits))).exp()
+        return (
+            self.logits - self._log_normaliser().gather(1, self._column_of_category.expand_as(self.logits))
+        ).exp()
 
-    def _codes(self) -> Tensor:
+    def _category_codes(self) -> Tensor:
         """Code of each category within its column, (C,)."""
         places = torch.arange(self.logits.shape[1], device=self.sizes.device)
-        return (places - self._starts[self._owner]).to(self.logits.dtype)
+        return (places - self._first_categories[self._column_of_category]).to(self.logits.dtype)
 
     @property
     def mean(self) -> Tensor:
         """Mean code of each column, (m, d)."""
-        return self.probabilities() @ (self._member() * self._codes()[:, None])
+        return self.probabilities() @ (self._column_indicators() * self._category_codes()[:, None])
 
     def covariance(self) -> forms.Diagonal:
         """Variance of the code of each column, (m, d)."""
-        apart = self._codes() - self.mean.gather(1, self._owner.expand_as(self.logits))
-        return forms.Diagonal((self.probabilities() * apart.square()) @ self._member())
+        apart = self._category_codes() - self.mean.gather(1, self._column_of_category.expand_as(self.logits))
+        return forms.Diagonal((self.probabilities() * apart.square()) @ self._column_indicators())
 
-    def _found(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+    def _find_categories(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Place of each value among all categories, (n, d), and whether it is a code at all."""
         codes = torch.minimum(torch.nan_to_num(rows, nan=0.0).clamp(min=0.0), self.sizes - 1).long()
-        return codes + self._starts, codes == rows
+        return codes + self._first_categories, codes == rows
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row under every member, (m, n); missing values are left out."""
-        place, known = self._found(rows)
+        place, known = self._find_categories(rows)
         missing = torch.isnan(rows)
-        level = self.logits - self._log_total().gather(1, self._owner.expand_as(self.logits))
+        level = self.logits - self._log_normaliser().gather(
+            1, self._column_of_category.expand_as(self.logits)
+        )
         step = max(1, TILE // max(1, rows.numel()))
         parts = [
             part[:, place].masked_fill(~known, -torch.inf).masked_fill(missing, 0.0).sum(-1)
@@ -134,10 +138,10 @@ class CategoricalColumns(Tree):
         ]
         return torch.cat(parts)
 
-    def paired(self, rows: Tensor) -> Tensor:
+    def paired_log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
-        place, known = self._found(rows)
-        entries = self.logits.gather(1, place) - self._log_total()
+        place, known = self._find_categories(rows)
+        entries = self.logits.gather(1, place) - self._log_normaliser()
         return entries.masked_fill(~known, -torch.inf).masked_fill(torch.isnan(rows), torch.nan).sum(1)
 
     def draw(self, n: int, generator: Generator) -> Tensor:

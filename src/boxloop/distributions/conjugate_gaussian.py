@@ -23,25 +23,8 @@ LOG_PI = math.log(math.pi)
 
 
 def wishart_root(dof: Tensor, d: int, stream: Generator, *, flipped: bool = False) -> Tensor:
-    r"""Lower triangular T with :math:`T T^\top \sim W(\nu, I)`: Bartlett's decomposition.
-
-    .. math:: T_{ii}^2 \sim \chi^2_{\nu - i}, \quad i = 0, \dots, d - 1, \qquad T_{ij} \sim N(0, 1), \quad j < i
-
-    Args:
-        dof: nu, more than d - 1, (m,).
-        d: columns.
-        stream: randomness; it is advanced.
-        flipped: return T such that :math:`U = T^\top` has :math:`U U^\top \sim W(\nu, I)` instead.
-
-    Returns:
-        (m, d, d).
-
-    Example:
-        >>> import torch
-        >>> from boxloop.numeric import generator
-        >>> wishart_root(torch.tensor([5.0]), 2, generator(0)).shape
-        torch.Size([1, 2, 2])
-    """
+    r"""Lower triangular T with :math:`T T^\top \sim W(\nu, I)`, (m, d, d), by Bartlett's decomposition.
+    If ``flipped``, :math:`U = T^\top` has :math:`U U^\top \sim W(\nu, I)` instead."""
     steps = torch.arange(d, dtype=dof.dtype, device=dof.device)
     degrees = dof[:, None] - (steps.flip(0) if flipped else steps)
     lower = torch.tril(normal((len(dof), d, d), stream, dof.dtype), -1)
@@ -53,27 +36,12 @@ def wishart_root(dof: Tensor, d: int, stream: Generator, *, flipped: bool = Fals
 
 @dataclass(frozen=True)
 class InverseWishart(Tree):
-    r"""Distributions of covariances.
+    r"""Distributions of covariances, :math:`p(\Sigma) \propto |\Sigma|^{-(\nu + d + 1)/2} \exp(-\tfrac12
+    \mathrm{tr}\, \Psi \Sigma^{-1})`. What a bound needs in every iteration is computed once."""
 
-    .. math:: p(\Sigma) \propto |\Sigma|^{-(\nu + d + 1)/2} \exp(-\tfrac12 \mathrm{tr}\, \Psi \Sigma^{-1})
-
-    What a bound needs in every iteration, of this distribution and of its prior, is computed once.
-
-    Args:
-        dof: nu, more than d - 1, (...).
-        scale: Psi, (..., d, d).
-        name: of the scale, for the error where it is not positive definite.
-
-    Example:
-        >>> import torch
-        >>> distribution = InverseWishart(torch.tensor([4.0]), torch.eye(2)[None])
-        >>> distribution.divergence(distribution)
-        tensor([0.])
-    """
-
-    dof: Tensor
-    scale: Tensor
-    name: str = "the scale of component"
+    dof: Tensor  # nu, more than d - 1, (...)
+    scale: Tensor  # Psi, (..., d, d)
+    name: str = "the scale of component"  # for the error where the scale is not positive definite
 
     @cached_property
     def root(self) -> Tensor:
@@ -86,42 +54,32 @@ class InverseWishart(Tree):
         return 2.0 * self.root.diagonal(dim1=-2, dim2=-1).log().sum(-1)
 
     @cached_property
-    def _halves(self) -> Tensor:
+    def _half_degrees(self) -> Tensor:
         """(nu - j) / 2 for j = 0, ..., d - 1, (..., d)."""
         steps = torch.arange(self.scale.shape[-1], dtype=self.dof.dtype, device=self.dof.device)
         return 0.5 * (self.dof[..., None] - steps)
 
     @cached_property
     def _log_gamma(self) -> Tensor:
-        return torch.lgamma(self._halves).sum(-1)
+        return torch.lgamma(self._half_degrees).sum(-1)
 
     @cached_property
     def _digamma(self) -> Tensor:
-        return torch.digamma(self._halves).sum(-1)
+        return torch.digamma(self._half_degrees).sum(-1)
 
     def log_constant(self) -> Tensor:
-        r"""Log-normaliser Z, (...).
-
-        .. math:: \log Z = \tfrac{\nu}{2} (d \log 2 - \log |\Psi|) + \log \Gamma_d(\nu / 2)
-        """
+        r"""Log-normaliser :math:`\tfrac{\nu}{2} (d \log 2 - \log |\Psi|) + \log \Gamma_d(\nu / 2)`, (...)."""
         d = self.scale.shape[-1]
         gamma = self._log_gamma + 0.25 * d * (d - 1) * LOG_PI
         return 0.5 * self.dof * (d * math.log(2.0) - self.log_det) + gamma
 
     def expected_log_precision(self) -> Tensor:
-        r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of :math:`\Psi / \nu`, (...).
-
-        .. math:: \tfrac12 \left( \sum_{j < d} \psi\left( \frac{\nu - j}{2} \right) + d \log \frac2\nu \right)
-        """
+        r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of :math:`\Psi / \nu`, (...):
+        :math:`\tfrac12 (\sum_{j < d} \psi(\frac{\nu - j}{2}) + d \log \frac2\nu)`."""
         return 0.5 * (self._digamma + self.scale.shape[-1] * (2.0 / self.dof).log())
 
     def divergence(self, prior: InverseWishart) -> Tensor:
-        r"""Kullback-Leibler divergence from :math:`IW(\nu_0, C_0 C_0^\top)`, one for all or one for each, (...).
-
-        .. math:: \tfrac{\nu_0}{2} \log \frac{|\Psi|}{|\Psi_0|} + \log \frac{\Gamma_d(\nu_0 / 2)}{\Gamma_d(\nu / 2)}
-                  + \frac{\nu - \nu_0}{2} \sum_{j < d} \psi\left( \frac{\nu - j}{2} \right)
-                  - \frac{\nu}{2} (d - |C^{-1} C_0|^2)
-        """
+        """Kullback-Leibler divergence from another, one for all or one for each, (...)."""
         trace = torch.linalg.solve_triangular(self.root, prior.root, upper=False).square().sum((-2, -1))
         size = prior.dof * (self.log_det - prior.log_det) + (self.dof - prior.dof) * self._digamma
         fit = self.dof * (self.scale.shape[-1] - trace)
@@ -135,22 +93,13 @@ def pooled_mean(mean: Tensor, strength: Tensor, count: Tensor, first: Tensor) ->
 
 
 def mean_divergence(strength: Tensor, prior: Tensor, d: int, apart: Tensor) -> Tensor:
-    r"""Expected divergence of :math:`N(m, \Sigma / \kappa)` from :math:`N(m_0, \Sigma / \kappa_0)`, (k,).
-
-    .. math:: \tfrac12 \left( d \left( \frac{\kappa_0}{\kappa} - 1 - \log \frac{\kappa_0}{\kappa} \right)
-              + \kappa_0 E[(m - m_0)^\top \Sigma^{-1} (m - m_0)] \right)
-
-    Args:
-        strength: kappa, (k,).
-        prior: kappa_0, (k,) or (1,).
-        d: columns.
-        apart: the expected square, (k,).
-    """
+    r"""Expected divergence of :math:`N(m, \Sigma / \kappa)` from :math:`N(m_0, \Sigma / \kappa_0)`, (k,), where
+    ``apart`` is :math:`E[(m - m_0)^\top \Sigma^{-1} (m - m_0)]` and ``prior`` is :math:`\kappa_0`."""
     ratio = prior / strength
     return 0.5 * (d * (ratio - 1.0 - ratio.log()) + prior * apart)
 
 
-def outer(rows: Tensor) -> Tensor:
+def outer_product(rows: Tensor) -> Tensor:
     """(..., d) -> (..., d, d)."""
     return rows[..., :, None] * rows[..., None, :]
 
@@ -160,27 +109,15 @@ LOG_2PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class NormalInverseWishart(Tree):
-    r"""Distributions of the mean and covariance of Gaussians.
+    r"""Distributions of the mean and covariance of Gaussians; :math:`E[\Sigma] = \Psi / (\nu - d - 1)`.
 
     .. math:: \Sigma \sim \mathrm{IW}(\nu, \Psi), \qquad \mu \mid \Sigma \sim N(m, \Sigma / \kappa)
-
-    with :math:`p(\Sigma) \propto |\Sigma|^{-(\nu + d + 1)/2} \exp(-\tfrac12 \mathrm{tr}\, \Psi \Sigma^{-1})`, so that
-    :math:`E[\Sigma] = \Psi / (\nu - d - 1)`.
 
     Args:
         mean: m, (..., d).
         strength: kappa, how many rows the prior mean is worth, (...).
         dof: nu, more than d - 1, (...).
         scale: Psi, (..., d, d).
-
-    Example:
-        >>> import torch
-        >>> from boxloop.numeric import generator
-        >>> one = torch.ones(1)
-        >>> prior = NormalInverseWishart(torch.zeros(1, 2), one, 4 * one, torch.eye(2)[None])
-        >>> gaussian = prior.draw(generator(0))
-        >>> gaussian.mean.shape, gaussian.factor.shape, prior.log_prob(gaussian).shape
-        (torch.Size([1, 2]), torch.Size([1, 2, 2]), torch.Size([1]))
     """
 
     mean: Tensor
@@ -193,19 +130,18 @@ class NormalInverseWishart(Tree):
         d = self.mean.shape[-1]
         count, first, second = sums[..., 0], sums[..., 1 : 1 + d], unpack(sums[..., 1 + d :], d)
         strength, mean = pooled_mean(self.mean, self.strength, count, first)
-        scale = self.scale + second + self.strength[..., None, None] * outer(self.mean)
-        return type(self)(mean, strength, self.dof + count, scale - strength[..., None, None] * outer(mean))
+        scale = self.scale + second + self.strength[..., None, None] * outer_product(self.mean)
+        return type(self)(
+            mean, strength, self.dof + count, scale - strength[..., None, None] * outer_product(mean)
+        )
 
-    def after(self, statistics: Sums) -> Self:
+    def update(self, statistics: Sums) -> Self:
         """After rows with these summed statistics."""
         return self.posterior(statistics.features)
 
     def draw(self, stream: Generator) -> FullGaussian:
-        r"""A Gaussian of each, leading axes made one.
-
-        With :math:`\Psi = C C^\top` and U upper triangular such that :math:`U U^\top \sim W(\nu, I)` (Bartlett's
-        decomposition, from the last row up), :math:`\Sigma = L L^\top` with :math:`L = C U^{-\top}`, lower triangular.
-        """
+        r"""A Gaussian of each, leading axes made one: :math:`\Sigma = L L^\top` with :math:`L = C U^{-\top}`, lower
+        triangular, where :math:`\Psi = C C^\top` and U is upper triangular with :math:`U U^\top \sim W(\nu, I)`."""
         d = self.mean.shape[-1]
         mean, dof = self.mean.reshape(-1, d), self.dof.reshape(-1)
         root = safe_cholesky(self.scale.reshape(-1, d, d), "the scale of prior")
@@ -214,7 +150,7 @@ class NormalInverseWishart(Tree):
         noise = normal(tuple(mean.shape), stream, mean.dtype) / self.strength.reshape(-1, 1).sqrt()
         return FullGaussian(mean + (factor @ noise[..., None])[..., 0], factor)
 
-    def families(self, c: int, stream: Generator) -> list[FullGaussian]:
+    def draw_families(self, c: int, stream: Generator) -> list[FullGaussian]:
         """c draws of all k members."""
         drawn = self.map(lambda leaf: leaf.expand(c, *leaf.shape)).draw(stream)
         parts = zip(drawn.mean.chunk(c), drawn.factor.chunk(c), strict=True)
@@ -233,11 +169,7 @@ class NormalInverseWishart(Tree):
         return (covariance_term + mean_term).reshape(-1)
 
     def plug_in(self) -> tuple[FullGaussian, Tensor]:
-        r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \Sigma)] = \log g(x) + o`.
-
-        .. math:: g = N(m, \Psi / \nu), \qquad o = \tfrac12 \left( \sum_{j < d} \psi\left( \frac{\nu - j}{2} \right)
-                  + d \log \frac2\nu \right) - \frac{d}{2 \kappa}
-        """
+        r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \Sigma)] = \log g(x) + o`."""
         d = self.mean.shape[-1]
         offset = self._covariance.expected_log_precision() - 0.5 * d / self.strength
         return FullGaussian(self.mean, self._covariance.root / self.dof.sqrt()[:, None, None]), offset
@@ -257,14 +189,12 @@ class NormalInverseWishart(Tree):
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
         return StudentT(self.mean, inflated * self._covariance.root, dof)
 
-    def marginal(self) -> tuple[Tensor, Tensor]:
-        r"""v, (k,), and s, (k, d), of single columns.
-
-        .. math:: \Sigma_{jj} \sim IG(v/2, s_j/2), \qquad \mu_j \sim t_v(m_j, s_j / (\kappa v))
-        """
+    def column_marginals(self) -> tuple[Tensor, Tensor]:
+        r"""v, (k,), and s, (k, d): :math:`\Sigma_{jj} \sim IG(v/2, s_j/2)`, :math:`\mu_j \sim t_v(m_j, s_j / (\kappa
+        v))`."""
         return self.dof - (self.mean.shape[-1] - 1), self.scale.diagonal(dim1=-2, dim2=-1)
 
-    def expanded(self, k: int) -> Self:
+    def expand_members(self, k: int) -> Self:
         """One distribution for each of k members."""
         return self.map(lambda leaf: leaf.expand(k, *leaf.shape[1:]))
 
@@ -289,25 +219,15 @@ class NormalInverseWishart(Tree):
 
 @dataclass(frozen=True)
 class TiedInverseWishart(Tree):
-    r"""Distribution of k means and their common covariance.
+    r"""Distribution of k means and their common covariance; n rows add n to :math:`\nu`, whatever their component.
 
     .. math:: \Sigma \sim \mathrm{IW}(\nu, \Psi), \qquad \mu_k \mid \Sigma \sim N(m_k, \Sigma / \kappa_k)
-
-    Every row informs the covariance, whatever its component: n rows add n to :math:`\nu`.
 
     Args:
         mean: m, (k, d); (1, d) for a prior that is the same for all.
         strength: kappa, how many rows the prior mean is worth, (k,) or (1,).
         dof: nu, more than d - 1, ().
         scale: Psi, (d, d).
-
-    Example:
-        >>> import torch
-        >>> from boxloop.distributions.family import PooledSums
-        >>> prior = TiedInverseWishart(torch.zeros(1, 1), torch.ones(1), torch.tensor(3.0), torch.ones(1, 1))
-        >>> posterior = prior.after(PooledSums(torch.tensor([[1.0, 2.0], [1.0, -2.0]]), torch.tensor([[8.0]])))
-        >>> posterior.mean[:, 0], posterior.dof, posterior.scale  # the rows 2 and -2, each in a component of its own
-        (tensor([ 1., -1.]), tensor(5.), tensor([[5.]]))
     """
 
     mean: Tensor
@@ -315,17 +235,24 @@ class TiedInverseWishart(Tree):
     dof: Tensor
     scale: Tensor
 
-    def after(self, statistics: PooledSums) -> Self:
+    def update(self, statistics: PooledSums) -> Self:
         """After rows with these summed statistics."""
         count, k = statistics.count, statistics.features.shape[0]
-        before = self.expanded(k)
+        before = self.expand_members(k)
         strength, mean = pooled_mean(before.mean, before.strength, count, statistics.features[:, 1:])
-        scale = self.scale + statistics.second + (before.strength[:, None, None] * outer(before.mean)).sum(0)
+        scale = (
+            self.scale
+            + statistics.second
+            + (before.strength[:, None, None] * outer_product(before.mean)).sum(0)
+        )
         return type(self)(
-            mean, strength, self.dof + count.sum(), scale - (strength[:, None, None] * outer(mean)).sum(0)
+            mean,
+            strength,
+            self.dof + count.sum(),
+            scale - (strength[:, None, None] * outer_product(mean)).sum(0),
         )
 
-    def families(self, c: int, stream: Generator) -> list[TiedGaussian]:
+    def draw_families(self, c: int, stream: Generator) -> list[TiedGaussian]:
         """c draws of the covariance and all k means."""
         d = self.mean.shape[-1]
         root = self._covariance.root
@@ -354,15 +281,12 @@ class TiedInverseWishart(Tree):
         inflated = ((1.0 + 1.0 / self.strength) / dof).sqrt()[:, None, None]
         return StudentT(self.mean, inflated * self._covariance.root, dof.expand(len(self.mean)))
 
-    def marginal(self) -> tuple[Tensor, Tensor]:
-        r"""v, (k,), and s, (k, d), of single columns.
-
-        .. math:: \Sigma_{jj} \sim IG(v/2, s_j/2), \qquad \mu_j \sim t_v(m_j, s_j / (\kappa v))
-        """
+    def column_marginals(self) -> tuple[Tensor, Tensor]:
+        """v, (k,), and s, (k, d), as of :class:`NormalInverseWishart`."""
         k, d = self.mean.shape
         return (self.dof - (d - 1)).expand(k), self.scale.diagonal().expand(k, d)
 
-    def expanded(self, k: int) -> Self:
+    def expand_members(self, k: int) -> Self:
         """A mean for each of k members."""
         d = self.mean.shape[-1]
         return type(self)(self.mean.expand(k, d), self.strength.expand(k), self.dof, self.scale)
@@ -386,40 +310,66 @@ class TiedInverseWishart(Tree):
         return InverseWishart(self.dof, self.scale, "the tied scale")
 
 
-def _expected_log_precision(variance: InverseGamma, dof: Tensor, columns: int) -> Tensor:
-    r"""What :math:`E[-\tfrac12 \log |\Sigma|]` adds to that of the plug-in, for ``columns`` variances of each."""
-    # d / 2 (psi(nu / 2) + log(2 / nu))
-    return 0.5 * columns * (variance.digamma[..., 0] + (2.0 / dof).log())
+@dataclass(frozen=True)
+class _InverseGammaPrior(Tree):
+    """What distributions of diagonal and of spherical Gaussians share: inverse gammas of variances."""
+
+    mean: Tensor
+    strength: Tensor
+    dof: Tensor
+    scale: Tensor
+
+    @cached_property
+    def _variance(self) -> InverseGamma:
+        return InverseGamma(0.5 * self.dof[..., None], 0.5 * self.scale)
+
+    def _plug_in_offset(self) -> Tensor:
+        """o, (k,), such that E[log p(x)] = log g(x) + o for the plug-in g."""
+        # d / 2 (psi(nu / 2) + log(2 / nu) - 1 / kappa)
+        log_precision = self._variance.digamma[..., 0] + (2.0 / self.dof).log()
+        return 0.5 * self.mean.shape[-1] * (log_precision - 1.0 / self.strength)
+
+    def _predictive_scale(self) -> Tensor:
+        """Squared scale of the next row of each member, like ``scale``."""
+        return ((1.0 + 1.0 / self.strength) / self.dof)[:, None] * self.scale
+
+    def divergence(self, prior: Self) -> Tensor:
+        """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
+        apart = (self.dof[:, None] / self.scale * (self.mean - prior.mean).square()).sum(-1)
+        centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], apart)
+        return self._variance.divergence(prior._variance).sum(-1) + centre
+
+    def column_marginals(self) -> tuple[Tensor, Tensor]:
+        r"""v, (k,), and s, (k, d): :math:`\sigma^2_j \sim IG(v/2, s_j/2)`, :math:`\mu_j \sim t_v(m_j, s_j / (\kappa
+        v))`."""
+        return self.dof, self.scale.expand_as(self.mean)
+
+    def expand_members(self, k: int) -> Self:
+        """One distribution for each of k members."""
+        return self.map(lambda leaf: leaf.expand(k, *leaf.shape[1:]))
+
+    def select(self, index: Tensor) -> Self:
+        """The members at ``index``."""
+        return self.map(lambda leaf: leaf[index])
+
+    def is_proper(self) -> bool:
+        """Whether strengths, degrees of freedom and scales are positive."""
+        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
 
 
 @dataclass(frozen=True)
-class NormalInverseGamma(Tree):
+class NormalInverseGamma(_InverseGammaPrior):
     r"""Distributions of the mean and variance of every column of Gaussians with independent columns.
 
     .. math:: \sigma^2_j \sim \mathrm{IG}(\nu / 2, \psi_j / 2), \qquad
               \mu_j \mid \sigma^2_j \sim N(m_j, \sigma^2_j / \kappa)
-
-    Column by column it is the :class:`NormalInverseWishart` of one column.
 
     Args:
         mean: m, (..., d).
         strength: kappa, how many rows the prior mean is worth, (...).
         dof: nu, (...).
         scale: psi, (..., d).
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(1, dtype=torch.float64)
-        >>> prior = NormalInverseGamma(one[:, None], one, 3 * one, one[:, None])
-        >>> posterior = prior.posterior(torch.tensor([[2.0, 5.0, 13.0]]))  # the rows 2 and 3
-        >>> posterior.mean, posterior.scale
-        (tensor([[2.]], dtype=torch.float64), tensor([[3.]], dtype=torch.float64))
     """
-
-    mean: Tensor
-    strength: Tensor
-    dof: Tensor
-    scale: Tensor
 
     def posterior(self, sums: Tensor) -> Self:
         """After rows whose features (1, x, x^2) sum to ``sums``, (..., 1 + 2 d)."""
@@ -429,7 +379,7 @@ class NormalInverseGamma(Tree):
         scale = self.scale + second + self.strength[..., None] * self.mean.square()
         return type(self)(mean, strength, self.dof + count, scale - strength[..., None] * mean.square())
 
-    def after(self, statistics: Sums) -> Self:
+    def update(self, statistics: Sums) -> Self:
         """After rows with these summed statistics."""
         return self.posterior(statistics.features)
 
@@ -442,7 +392,7 @@ class NormalInverseGamma(Tree):
         d = mean.shape[-1]
         return DiagonalGaussian(mean.reshape(-1, d), variance.reshape(-1, d))
 
-    def families(self, c: int, stream: Generator) -> list[DiagonalGaussian]:
+    def draw_families(self, c: int, stream: Generator) -> list[DiagonalGaussian]:
         """c draws of all k members."""
         drawn = self.map(lambda leaf: leaf.expand(c, *leaf.shape)).draw(stream)
         parts = zip(*(leaf.chunk(c) for leaf in (drawn.mean, drawn.variance)), strict=True)
@@ -460,79 +410,32 @@ class NormalInverseGamma(Tree):
 
     def plug_in(self) -> tuple[DiagonalGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \sigma^2)] = \log g(x) + o`."""
-        d = self.mean.shape[-1]
-        offset = _expected_log_precision(self._variance, self.dof, d) - 0.5 * d / self.strength
-        return DiagonalGaussian(self.mean, self.scale / self.dof[:, None]), offset
-
-    def divergence(self, prior: NormalInverseGamma) -> Tensor:
-        """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
-        apart = (self.dof[:, None] / self.scale * (self.mean - prior.mean).square()).sum(-1)
-        centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], apart)
-        return self._variance.divergence(prior._variance).sum(-1) + centre
+        return DiagonalGaussian(self.mean, self.scale / self.dof[:, None]), self._plug_in_offset()
 
     def predictive(self) -> ProductStudentT:
         """The distribution of the next row of each member."""
-        inflated = ((1.0 + 1.0 / self.strength) / self.dof)[:, None] * self.scale
-        return ProductStudentT(self.mean, inflated, self.dof)
-
-    def marginal(self) -> tuple[Tensor, Tensor]:
-        r"""v, (k,), and s, (k, d), of single columns.
-
-        .. math:: \sigma^2_j \sim IG(v/2, s_j/2), \qquad \mu_j \sim t_v(m_j, s_j / (\kappa v))
-        """
-        return self.dof, self.scale
-
-    def expanded(self, k: int) -> Self:
-        """One distribution for each of k members."""
-        return self.map(lambda leaf: leaf.expand(k, *leaf.shape[1:]))
-
-    def select(self, index: Tensor) -> Self:
-        """The members at ``index``."""
-        return self.map(lambda leaf: leaf[index])
+        return ProductStudentT(self.mean, self._predictive_scale(), self.dof)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The prior of the distributions of ``origin + scale * x``."""
         return type(self)(origin + scale * self.mean, self.strength, self.dof, scale.square() * self.scale)
 
-    def is_proper(self) -> bool:
-        """Whether strengths, degrees of freedom and scales are positive."""
-        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
-
-    @cached_property
-    def _variance(self) -> InverseGamma:
-        return InverseGamma(0.5 * self.dof[..., None], 0.5 * self.scale)
-
 
 @dataclass(frozen=True)
-class SphericalNormalInverseGamma(Tree):
-    r"""Distributions of the mean and the one variance of spherical Gaussians.
+class SphericalNormalInverseGamma(_InverseGammaPrior):
+    r"""Distributions of the mean and the one variance of spherical Gaussians; n rows of d columns add n d to
+    :math:`\nu`.
 
     .. math:: \sigma^2 \sim \mathrm{IG}(\nu / 2, \psi / 2), \qquad \mu \mid \sigma^2 \sim N(m, \sigma^2 I / \kappa)
-
-    Every value of a row informs the variance, so that n rows of d columns add n d to :math:`\nu`.
 
     Args:
         mean: m, (k, d).
         strength: kappa, how many rows the prior mean is worth, (k,).
         dof: nu, (k,).
         scale: psi, (k, 1).
-
-    Example:
-        >>> import torch
-        >>> from boxloop.distributions.family import Sums
-        >>> one = torch.ones(1)
-        >>> prior = SphericalNormalInverseGamma(torch.zeros(1, 2), one, 3 * one, one[:, None])
-        >>> posterior = prior.after(Sums(torch.tensor([[1.0, 2.0, 0.0, 4.0, 0.0]])))  # the row (2, 0)
-        >>> posterior.mean, posterior.dof, posterior.scale
-        (tensor([[1., 0.]]), tensor([5.]), tensor([[3.]]))
     """
 
-    mean: Tensor
-    strength: Tensor
-    dof: Tensor
-    scale: Tensor
-
-    def after(self, statistics: Sums) -> Self:
+    def update(self, statistics: Sums) -> Self:
         """After rows whose features (1, x, x^2) have these sums."""
         count, d = statistics.count, self.mean.shape[-1]
         first, second = statistics.features[:, 1:].chunk(2, dim=1)
@@ -540,7 +443,7 @@ class SphericalNormalInverseGamma(Tree):
         scale = second + self.strength[:, None] * self.mean.square() - strength[:, None] * mean.square()
         return type(self)(mean, strength, self.dof + d * count, self.scale + scale.sum(1, keepdim=True))
 
-    def families(self, c: int, stream: Generator) -> list[SphericalGaussian]:
+    def draw_families(self, c: int, stream: Generator) -> list[SphericalGaussian]:
         """c draws of all k members."""
         variance = self._variance.map(lambda leaf: leaf.expand(c, *leaf.shape)).draw(stream)
         noise = normal((c, *self.mean.shape), stream, self.mean.dtype)
@@ -549,46 +452,14 @@ class SphericalNormalInverseGamma(Tree):
 
     def plug_in(self) -> tuple[SphericalGaussian, Tensor]:
         r"""Gaussians g and numbers o, (k,), such that :math:`E[\log p(x \mid \mu, \sigma^2)] = \log g(x) + o`."""
-        d = self.mean.shape[-1]
-        offset = _expected_log_precision(self._variance, self.dof, d) - 0.5 * d / self.strength
-        return SphericalGaussian(self.mean, self.scale / self.dof[:, None]), offset
-
-    def divergence(self, prior: SphericalNormalInverseGamma) -> Tensor:
-        """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
-        apart = (self.dof[:, None] / self.scale * (self.mean - prior.mean).square()).sum(-1)
-        centre = mean_divergence(self.strength, prior.strength, self.mean.shape[-1], apart)
-        return self._variance.divergence(prior._variance)[:, 0] + centre
+        return SphericalGaussian(self.mean, self.scale / self.dof[:, None]), self._plug_in_offset()
 
     def predictive(self) -> SphericalStudentT:
         """The distribution of the next row of each member: its columns share one unknown variance."""
-        inflated = ((1.0 + 1.0 / self.strength) / self.dof)[:, None] * self.scale
-        return SphericalStudentT(self.mean, inflated, self.dof)
-
-    def marginal(self) -> tuple[Tensor, Tensor]:
-        r"""v, (k,), and s, (k, d), of single columns.
-
-        .. math:: \sigma^2 \sim IG(v/2, s_j/2), \qquad \mu_j \sim t_v(m_j, s_j / (\kappa v))
-        """
-        return self.dof, self.scale.expand_as(self.mean)
-
-    def expanded(self, k: int) -> Self:
-        """One distribution for each of k members."""
-        return self.map(lambda leaf: leaf.expand(k, *leaf.shape[1:]))
-
-    def select(self, index: Tensor) -> Self:
-        """The members at ``index``."""
-        return self.map(lambda leaf: leaf[index])
+        return SphericalStudentT(self.mean, self._predictive_scale(), self.dof)
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The prior of the distributions of ``origin + scale * x``, where all columns share one scale."""
         if bool((scale - scale[0]).abs().max() > 1e-12 * scale[0].abs()):
             raise ValueError("a spherical Gaussian stays spherical only when all columns share one scale")
         return type(self)(origin + scale * self.mean, self.strength, self.dof, scale[0].square() * self.scale)
-
-    def is_proper(self) -> bool:
-        """Whether strengths, degrees of freedom and scales are positive."""
-        return all(bool((leaf > 0.0).all()) for leaf in (self.strength, self.dof, self.scale))
-
-    @cached_property
-    def _variance(self) -> InverseGamma:
-        return InverseGamma(0.5 * self.dof[:, None], 0.5 * self.scale)

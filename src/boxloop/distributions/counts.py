@@ -16,7 +16,32 @@ from boxloop.tree import Tree
 
 
 @dataclass(frozen=True)
-class Poisson(ProductFamily):
+class _CountFamily(ProductFamily):
+    """What counts and zeros and ones share: the value is its own statistic, the mean its own parameter."""
+
+    mean: Tensor
+    floor: float = 1e-10
+    linear: ClassVar[bool] = True
+
+    def elementwise_statistics(self, columns: Tensor) -> Tensor:
+        """x, (d, n)."""
+        return columns
+
+    def expected_statistics(self) -> Tensor:
+        """The mean."""
+        return self.mean
+
+    def named_parameters(self) -> dict[str, Tensor]:
+        """Parameters under their public names."""
+        return {"means": self.mean}
+
+    def is_floored(self) -> Tensor:
+        """No member, (k,): a column that is constant within a component is ordinary."""
+        return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
+
+
+@dataclass(frozen=True)
+class Poisson(_CountFamily):
     r"""Independent Poisson columns, :math:`p(x) = \prod_j e^{-\lambda_j} \lambda_j^{x_j} / x_j!`.
 
     Deviation: Le Corff A.8 writes the natural statistic's multiplier as B = -theta; it is B = theta.
@@ -32,23 +57,11 @@ class Poisson(ProductFamily):
         tensor([[-1.]])
     """
 
-    mean: Tensor
-    floor: float = 1e-10
-    linear: ClassVar[bool] = True
-
-    def elementwise_statistics(self, columns: Tensor) -> Tensor:
-        """x, (d, n)."""
-        return columns
-
-    def natural(self) -> Tensor:
+    def natural_parameters(self) -> Tensor:
         """log rate."""
         return self.mean.log()
 
     def log_partition(self) -> Tensor:
-        """The rate."""
-        return self.mean
-
-    def expected(self) -> Tensor:
         """The rate."""
         return self.mean
 
@@ -61,7 +74,7 @@ class Poisson(ProductFamily):
         rate = self.mean[member]
         return (rate + 0.5 * rate.sqrt() * alternating_signs(rate, pieces)).clamp(min=0.1 * rate)
 
-    def fitted(self, statistics: Sums) -> Self:
+    def fit_statistics(self, statistics: Sums) -> Self:
         """Weighted mean counts, at least ``floor``."""
         rate = statistics.features[:, 1:] / statistics.count[:, None]
         return type(self)(rate.clamp(min=self.floor), self.floor)
@@ -79,25 +92,17 @@ class Poisson(ProductFamily):
         k, d = self.mean.shape
         return torch.poisson(self.mean[:, None].expand(k, n, d), generator=generator)
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Log-rates: any values of them are valid."""
         return {"log_rate": self.mean.log()}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The family at other rates."""
         return type(self)(free["log_rate"].exp(), self.floor)
 
-    def named(self) -> dict[str, Tensor]:
-        """Parameters under their public names."""
-        return {"means": self.mean}
-
-    def floored(self) -> Tensor:
-        """Which members have a rate at the floor, (k,): ordinary for counts, never a warning."""
-        return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
-
 
 @dataclass(frozen=True)
-class Bernoulli(ProductFamily):
+class Bernoulli(_CountFamily):
     r"""Independent zeros and ones, :math:`p(x) = \prod_j p_j^{x_j} (1 - p_j)^{1 - x_j}`.
 
     Args:
@@ -111,25 +116,13 @@ class Bernoulli(ProductFamily):
         tensor([[-0.6931]])
     """
 
-    mean: Tensor
-    floor: float = 1e-10
-    linear: ClassVar[bool] = True
-
-    def elementwise_statistics(self, columns: Tensor) -> Tensor:
-        """x, (d, n)."""
-        return columns
-
-    def natural(self) -> Tensor:
+    def natural_parameters(self) -> Tensor:
         """log odds."""
         return torch.logit(self.mean)
 
     def log_partition(self) -> Tensor:
         """- log(1 - p)."""
         return -torch.log1p(-self.mean)
-
-    def expected(self) -> Tensor:
-        """The probability."""
-        return self.mean
 
     def log_base(self, rows: Tensor) -> Tensor | None:
         """None: zero."""
@@ -140,7 +133,7 @@ class Bernoulli(ProductFamily):
         p = self.mean[member]
         return torch.sigmoid(torch.logit(p) + alternating_signs(p, pieces))
 
-    def fitted(self, statistics: Sums) -> Self:
+    def fit_statistics(self, statistics: Sums) -> Self:
         """Weighted frequencies, kept ``floor`` away from 0 and 1."""
         p = statistics.features[:, 1:] / statistics.count[:, None]
         return type(self)(p.clamp(self.floor, 1.0 - self.floor), self.floor)
@@ -158,21 +151,13 @@ class Bernoulli(ProductFamily):
         k, d = self.mean.shape
         return torch.bernoulli(self.mean[:, None].expand(k, n, d), generator=generator)
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Log-odds: any values of them are valid."""
         return {"log_odds": torch.logit(self.mean)}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The family at other log-odds."""
         return type(self)(free["log_odds"].sigmoid(), self.floor)
-
-    def named(self) -> dict[str, Tensor]:
-        """Parameters under their public names."""
-        return {"means": self.mean}
-
-    def floored(self) -> Tensor:
-        """Never a warning: a column that is constant within a component is ordinary."""
-        return torch.zeros(self.mean.shape[0], dtype=torch.bool, device=self.mean.device)
 
 
 @dataclass(frozen=True)
@@ -191,7 +176,7 @@ class LogitBernoulli(Tree):
     Example:
         >>> import torch
         >>> distribution = LogitBernoulli(torch.tensor([[-30.0, 30.0]]))
-        >>> distribution.paired(torch.tensor([[1.0, 1.0]]))
+        >>> distribution.paired_log_prob(torch.tensor([[1.0, 1.0]]))
         tensor([-30.])
     """
 
@@ -210,7 +195,7 @@ class LogitBernoulli(Tree):
         """Log-probability of every row under every member, (m, n)."""
         return log_prob_by_tiles(_bernoulli_log_prob, self.logits, rows)
 
-    def paired(self, rows: Tensor) -> Tensor:
+    def paired_log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
         return _bernoulli_log_prob(self.logits, rows).sum(1)
 
@@ -235,7 +220,7 @@ class LogPoisson(Tree):
 
     Example:
         >>> import torch
-        >>> LogPoisson(torch.zeros(1, 2)).paired(torch.tensor([[0.0, 1.0]]))
+        >>> LogPoisson(torch.zeros(1, 2)).paired_log_prob(torch.tensor([[0.0, 1.0]]))
         tensor([-2.])
     """
 
@@ -254,7 +239,7 @@ class LogPoisson(Tree):
         """Log-probability of every row under every member, (m, n)."""
         return log_prob_by_tiles(_poisson_log_prob, self.log_rate, rows)
 
-    def paired(self, rows: Tensor) -> Tensor:
+    def paired_log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of row i under member i, (m,)."""
         return _poisson_log_prob(self.log_rate, rows).sum(1)
 
@@ -265,11 +250,8 @@ class LogPoisson(Tree):
 
 
 class _BernoulliLogProb(torch.autograd.Function):
-    r"""Each log-probability, :math:`(x \eta - \eta_+) - \log(1 + e^{-|\eta|})`, with its derivative in one product.
-
-    The first difference is exactly 0 for a value that is certain and right, where that of :math:`x \eta` and
-    :math:`\log(1 + e^\eta)` would be rounding. Half the time of the same terms under autograd.
-    """
+    r"""Each log-probability, :math:`(x \eta - \eta_+) - \log(1 + e^{-|\eta|})`, whose first difference is exactly 0
+    for a value that is certain and right. Half the time of the same terms under autograd."""
 
     generate_vmap_rule = True
 

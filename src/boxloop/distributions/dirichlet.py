@@ -27,15 +27,6 @@ class Dirichlet(Tree):
 
     Args:
         concentration: a, (..., k), positive.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.numeric import generator
-        >>> distribution = Dirichlet(torch.ones(3)).posterior(torch.tensor([5.0, 0.0, 1.0]))
-        >>> distribution.concentration
-        tensor([6., 1., 2.])
-        >>> float(distribution.draw(generator(0)).exp().sum())
-        1.0
     """
 
     concentration: Tensor
@@ -49,7 +40,7 @@ class Dirichlet(Tree):
         """After components were seen ``count`` times, (..., k)."""
         return type(self)(self.concentration + count)
 
-    def counts(self, prior: Dirichlet) -> Tensor:
+    def counts_since(self, prior: Dirichlet) -> Tensor:
         """How often each component was seen since ``prior``, (..., k)."""
         return self.concentration - prior.concentration
 
@@ -66,7 +57,7 @@ class Dirichlet(Tree):
 
     def expected_log(self) -> Tensor:
         r""":math:`E[\log \pi_k] = \psi(a_k) - \psi(\sum_l a_l)`, (..., k)."""
-        return self._logs
+        return self._expected_logs
 
     def mean(self) -> Tensor:
         """E[pi], (..., k)."""
@@ -80,22 +71,21 @@ class Dirichlet(Tree):
     def divergence(self, prior: Dirichlet) -> Tensor:
         r"""Kullback-Leibler divergence from a prior, (...).
 
-        .. math:: \log \frac{B(a_0)}{B(a)} + \sum_k (a_k - a_{0k}) E[\log \pi_k]
-                  = \log B(a_0) + \sum_k h(a_k) - h(\textstyle\sum_k a_k) - \sum_k a_{0k} E[\log \pi_k],
+        .. math:: \log B(a_0) + \sum_k h(a_k) - h(\textstyle\sum_k a_k) - \sum_k a_{0k} E[\log \pi_k],
                   \qquad h(a) = a \psi(a) - \log \Gamma(a) - a
 
         Counts of 1e9 have terms of 1e10 whose sum is of the size of 10; those of h are as small as the sum.
         """
         a = self.concentration
         gain = _entropy_excess(a).sum(-1) - _entropy_excess(a.sum(-1))
-        return log_beta(prior.concentration) + gain - (prior.concentration * self._logs).sum(-1)
+        return log_beta(prior.concentration) + gain - (prior.concentration * self._expected_logs).sum(-1)
 
     def is_proper(self) -> bool:
         """Whether every concentration is positive."""
         return bool((self.concentration > 0.0).all())
 
     @cached_property
-    def _logs(self) -> Tensor:
+    def _expected_logs(self) -> Tensor:
         a = self.concentration
         total = a.sum(-1, keepdim=True)
         plain = torch.digamma(a) - torch.digamma(total)
@@ -133,21 +123,13 @@ class StickBreaking(Tree):
     Args:
         first: a, (..., k - 1), positive.
         second: b, (..., k - 1), positive.
-
-    Example:
-        >>> import torch
-        >>> prior = StickBreaking.process(3, torch.tensor(1.0))
-        >>> prior.mean()
-        tensor([0.5000, 0.2500, 0.2500])
-        >>> prior.posterior(torch.tensor([6.0, 2.0, 0.0])).second
-        tensor([3., 1.])
     """
 
     first: Tensor
     second: Tensor
 
     @classmethod
-    def process(cls, n_components: int, concentration: Tensor) -> Self:
+    def dirichlet_process(cls, n_components: int, concentration: Tensor) -> Self:
         """The Dirichlet process of a concentration (), cut off."""
         second = concentration.expand(n_components - 1).clone()
         return cls(torch.ones_like(second), second)
@@ -158,7 +140,7 @@ class StickBreaking(Tree):
         return self.first.shape[-1] + 1
 
     @cached_property
-    def _breaks(self) -> Dirichlet:
+    def _break_distributions(self) -> Dirichlet:
         """(v, 1 - v) as Dirichlet distributions, (..., k - 1, 2)."""
         return Dirichlet(torch.stack([self.first, self.second], dim=-1))
 
@@ -167,7 +149,7 @@ class StickBreaking(Tree):
         beyond = count.flip(-1).cumsum(-1).flip(-1)[..., 1:]
         return type(self)(self.first + count[..., :-1], self.second + beyond)
 
-    def counts(self, prior: StickBreaking) -> Tensor:
+    def counts_since(self, prior: StickBreaking) -> Tensor:
         """How often each of two or more components was seen since ``prior``, (..., k)."""
         last = (self.second - prior.second)[..., -1:]
         return torch.cat([self.first - prior.first, last], dim=-1)
@@ -175,46 +157,47 @@ class StickBreaking(Tree):
     def log_evidence(self, count: Tensor) -> Tensor:
         """Log-probability that rows fall on components in this way, (...): what the order of components changes."""
         return (
-            log_beta(self.posterior(count)._breaks.concentration) - log_beta(self._breaks.concentration)
+            log_beta(self.posterior(count)._break_distributions.concentration)
+            - log_beta(self._break_distributions.concentration)
         ).sum(-1)
 
     def draw(self, stream: Generator) -> Tensor:
         """Logs of weights, (..., k)."""
-        pair = draw_log_gamma(self._breaks.concentration, stream).log_softmax(-1)
-        return _log_pieces(pair[..., 0], pair[..., 1])
+        pair = draw_log_gamma(self._break_distributions.concentration, stream).log_softmax(-1)
+        return _log_stick_pieces(pair[..., 0], pair[..., 1])
 
     def log_prob(self, log_weight: Tensor) -> Tensor:
         """Log-density over the first k - 1 weights, (...)."""
         rest = log_weight.flip(-1).logcumsumexp(-1).flip(-1)
         logs = torch.stack([log_weight[..., :-1], rest[..., 1:]], dim=-1) - rest[..., :-1, None]
-        return (self._breaks.log_prob(logs) - rest[..., :-1]).sum(-1)
+        return (self._break_distributions.log_prob(logs) - rest[..., :-1]).sum(-1)
 
     def expected_log(self) -> Tensor:
         r""":math:`E[\log \pi_j] = E[\log v_j] + \sum_{l < j} E[\log(1 - v_l)]`, (..., k)."""
-        logs = self._breaks.expected_log()
-        return _log_pieces(logs[..., 0], logs[..., 1])
+        logs = self._break_distributions.expected_log()
+        return _log_stick_pieces(logs[..., 0], logs[..., 1])
 
     def mean(self) -> Tensor:
         """E[pi], (..., k)."""
-        share = self._breaks.mean().log()
-        return _log_pieces(share[..., 0], share[..., 1]).exp()
+        share = self._break_distributions.mean().log()
+        return _log_stick_pieces(share[..., 0], share[..., 1]).exp()
 
     def variance(self) -> Tensor:
         """Var[pi], (..., k)."""
-        breaks = self._breaks
+        breaks = self._break_distributions
         square = (breaks.variance() + breaks.mean().square()).log()
-        return (_log_pieces(square[..., 0], square[..., 1]).exp() - self.mean().square()).clamp(min=0.0)
+        return (_log_stick_pieces(square[..., 0], square[..., 1]).exp() - self.mean().square()).clamp(min=0.0)
 
     def divergence(self, prior: StickBreaking) -> Tensor:
         """Kullback-Leibler divergence from a prior, (...): the sum of those of the sticks."""
-        return self._breaks.divergence(prior._breaks).sum(-1)
+        return self._break_distributions.divergence(prior._break_distributions).sum(-1)
 
     def is_proper(self) -> bool:
         """Whether every stick has valid parameters."""
-        return self._breaks.is_proper()
+        return self._break_distributions.is_proper()
 
 
-def _log_pieces(broken: Tensor, left: Tensor) -> Tensor:
+def _log_stick_pieces(broken: Tensor, left: Tensor) -> Tensor:
     """Logs of pieces from logs of v and of 1 - v, (..., k - 1) -> (..., k)."""
     zero = torch.zeros_like(broken.sum(-1, keepdim=True))
     before = torch.cat([zero, left.cumsum(-1)], dim=-1)
@@ -228,13 +211,6 @@ class WordDirichlet(Tree):
     Args:
         concentration: a, (k, d); (1, d) for a prior that is the same for all.
         total: words in a document that is drawn or whose mean is asked for.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.distributions.family import Sums
-        >>> prior = WordDirichlet(torch.ones(1, 2))
-        >>> prior.after(Sums(torch.tensor([[1.0, 3.0, 0.0]]))).mean  # one document, one word three times
-        tensor([[0.8000, 0.2000]])
     """
 
     concentration: Tensor
@@ -250,11 +226,11 @@ class WordDirichlet(Tree):
         """The distributions of the probabilities, without the length of documents."""
         return Dirichlet(self.concentration)
 
-    def after(self, statistics: Sums) -> Self:
+    def update(self, statistics: Sums) -> Self:
         """After documents whose summed (1, counts) these are."""
         return type(self)(self.concentration + statistics.features[:, 1:], self.total)
 
-    def families(self, c: int, stream: Generator) -> list[Multinomial]:
+    def draw_families(self, c: int, stream: Generator) -> list[Multinomial]:
         """c draws of all k members."""
         shape = (c, *self.concentration.shape)
         logs = draw_log_gamma(self.concentration.expand(shape), stream).log_softmax(-1)
@@ -274,7 +250,7 @@ class WordDirichlet(Tree):
         """The distribution of the next document of each member."""
         return DirichletMultinomial(self.concentration, self.total)
 
-    def expanded(self, k: int) -> Self:
+    def expand_members(self, k: int) -> Self:
         """One distribution for each of k members."""
         return type(self)(self.concentration.expand(k, -1), self.total)
 
@@ -294,18 +270,10 @@ class WordDirichlet(Tree):
 @dataclass(frozen=True)
 class ExpectedWords(Tree):
     r"""Multinomial distributions at :math:`\tilde p_j = e^{E[\log p_j]}`, which sum to less than one.
+    The rest is the probability of a further word, seen and absent from every document."""
 
-    Counts that are missing are as in :class:`Multinomial`: given the total N of the words seen, an unseen word j has
-    expected count :math:`N \tilde p_j / (1 - \sum_m \tilde p_m)`, the sum being over the unseen words m. What is short
-    of one is that of a further word, seen and absent from every document.
-
-    Args:
-        log_probability: (k, d).
-        total: words in a document.
-    """
-
-    log_probability: Tensor
-    total: int = 1
+    log_probability: Tensor  # (k, d)
+    total: int = 1  # words in a document
 
     @property
     def mean(self) -> Tensor:
@@ -317,7 +285,7 @@ class ExpectedWords(Tree):
         return Multinomial(self.log_probability.softmax(1), self.total).covariance()
 
     @cached_property
-    def _with_rest(self) -> Multinomial:
+    def _with_unseen_word(self) -> Multinomial:
         """With the further word."""
         probability = self.log_probability.exp()
         rest = (1.0 - probability.sum(1, keepdim=True)).clamp(min=torch.finfo(probability.dtype).tiny)
@@ -332,18 +300,20 @@ class ExpectedWords(Tree):
             )
         dense = rows.to_dense() if sparse else rows
         return _ObservedWordsView(
-            MissingCountView(self._with_rest, torch.cat([dense, dense.new_zeros(len(dense), 1)], dim=1))
+            MissingCountView(
+                self._with_unseen_word, torch.cat([dense, dense.new_zeros(len(dense), 1)], dim=1)
+            )
         )
 
     def log_base(self, rows: Tensor) -> Tensor:
         """log N! - sum log x_j!, (n,), over the counts that are known."""
-        return self._with_rest.log_base(rows)
+        return self._with_unseen_word.log_base(rows)
 
-    def complete(self, statistics: Sums) -> Tensor:
+    def expected_log_likelihood(self, statistics: Sums) -> Tensor:
         """Expected log-probability of the statistics, summed over members."""
         return (statistics.features[:, 1:] * self.log_probability).sum()
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"probabilities": self.log_probability.softmax(1)}
 
@@ -354,9 +324,9 @@ class _ObservedWordsView:
     def __init__(self, inner: MissingCountView) -> None:
         self.inner = inner
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-probability of the words seen, (k, n)."""
-        return self.inner.joint(offset)
+        return self.inner.log_joint(offset)
 
     def summarise(self, share: Tensor) -> Sums:
         """Words seen, plus the expected counts of the unseen ones."""
@@ -365,26 +335,14 @@ class _ObservedWordsView:
 
 @dataclass(frozen=True)
 class DirichletMultinomial(Tree):
-    r"""Documents whose word probabilities are drawn first.
+    r"""Documents whose word probabilities are drawn first; words that are not known (NaN) are left out.
 
     .. math:: p(x \mid N) = \frac{N!}{\prod_j x_j!} \frac{\Gamma(A)}{\Gamma(A + N)}
               \prod_j \frac{\Gamma(a_j + x_j)}{\Gamma(a_j)}, \qquad A = \sum_j a_j
-
-    Words that are not known (NaN) are left out with their concentrations: the density is that of the words seen.
-
-    Args:
-        concentration: a, (k, d).
-        total: words in a drawn document; ``mean`` and ``covariance`` refer to it.
-
-    Example:
-        >>> import torch
-        >>> distribution = DirichletMultinomial(torch.ones(1, 2), total=3)
-        >>> distribution.log_prob(torch.tensor([[3.0, 0.0], [1.0, 2.0]])).exp()  # all splits are as likely
-        tensor([[0.2500, 0.2500]])
     """
 
-    concentration: Tensor
-    total: int = 1
+    concentration: Tensor  # a, (k, d)
+    total: int = 1  # words in a drawn document; ``mean`` and ``covariance`` refer to it
 
     @property
     def mean(self) -> Tensor:

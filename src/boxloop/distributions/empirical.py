@@ -17,23 +17,10 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class Empirical(Tree):
-    r"""One distribution, known by N independent draws of it.
+    r"""One distribution, known by N independent draws of it: averages over them err by :math:`\mathrm{sd}(g) / \sqrt
+    N`."""
 
-    .. math:: E[g(x)] \approx \frac1N \sum_i g(x_i), \qquad \text{error } \mathrm{sd}(g) / \sqrt N
-
-    Whoever averages over the draws must count that error: they are not the distribution, only a sample of it.
-
-    Args:
-        rows: (N, d), independent of one another: one from each chain, not many from one.
-
-    Example:
-        >>> import torch
-        >>> distribution = Empirical(torch.tensor([[0.0], [2.0]]))
-        >>> distribution.mean, distribution.draw(3, torch.Generator()).shape
-        (tensor([[1.]]), torch.Size([1, 3, 1]))
-    """
-
-    rows: Tensor
+    rows: Tensor  # (N, d), independent of one another: one from each chain, not many from one
 
     @property
     def mean(self) -> Tensor:
@@ -57,19 +44,9 @@ class Empirical(Tree):
 
 @dataclass(frozen=True)
 class PointMasses(Tree):
-    """m distributions that each put all their weight on one row.
+    """m distributions that each put all their weight on one row."""
 
-    Args:
-        mean: the rows, (m, d).
-
-    Example:
-        >>> import torch
-        >>> PointMasses(torch.tensor([[1.0, 2.0]])).draw(2, torch.Generator())
-        tensor([[[1., 2.],
-                 [1., 2.]]])
-    """
-
-    mean: Tensor
+    mean: Tensor  # the rows, (m, d)
 
     def covariance(self) -> forms.Diagonal:
         """Zero."""

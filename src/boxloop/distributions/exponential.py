@@ -83,9 +83,7 @@ class MeanSums(Tree):
 @dataclass(frozen=True)
 class ExponentialFamily(ABC):
     r"""One family, :math:`\{p_\eta\}`; the natural parameter, a vector (p,), is an argument of every method.
-
-    ``log_partition``, ``mean`` and ``parameters`` also take many members at once, (..., p).
-    """
+    ``log_partition``, ``mean`` and ``parameters`` also take many members at once, (..., p)."""
 
     @abstractmethod
     def statistic(self, rows: Tensor) -> Tensor:
@@ -100,7 +98,7 @@ class ExponentialFamily(ABC):
         """A of each member, (...); differentiable twice."""
 
     @abstractmethod
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
         """Usual parameters to natural ones, (p,)."""
 
     @abstractmethod
@@ -142,10 +140,8 @@ class ExponentialFamily(ABC):
         return value - self.log_partition(natural) + base
 
     def divergence(self, natural: Tensor, other: Tensor) -> Tensor:
-        r"""Kullback-Leibler divergence from one member to another.
-
-        .. math:: KL(p_\eta \| p_{\eta'}) = A(\eta') - A(\eta) - \langle \eta' - \eta, \nabla A(\eta) \rangle
-        """
+        r"""Kullback-Leibler divergence from one member to another,
+        :math:`A(\eta') - A(\eta) - \langle \eta' - \eta, \nabla A(\eta) \rangle`."""
         gap = self.log_partition(other) - self.log_partition(natural)
         return gap - (other - natural) @ self.mean(natural)
 
@@ -190,11 +186,11 @@ class LatentFamily(ExponentialFamily):
     """
 
     @abstractmethod
-    def base(self) -> Tensor:
+    def base_coefficients(self) -> Tensor:
         """b with log h(z) = b . T(z), (p,)."""
 
     @abstractmethod
-    def named(self, statistic: Tensor) -> Statistic:
+    def name_statistics(self, statistic: Tensor) -> Statistic:
         """Statistics (..., p) under their names."""
 
     @abstractmethod
@@ -206,18 +202,18 @@ class LatentFamily(ExponentialFamily):
         """Mean and variance of z, (m, ...)."""
 
     @abstractmethod
-    def start(self, m: int, stream: Generator) -> Tensor:
+    def draw_start(self, m: int, stream: Generator) -> Tensor:
         """Natural parameters of m members that differ, (m, p)."""
 
     def support(self) -> Tensor | None:
         """Statistics of every value, (s, p), where there are finitely many."""
         return None
 
-    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+    def quadrature_window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Centre and deviation of the free coordinates, (m, f); where there are finitely many values, f = 0."""
         return natural[:, :0], natural[:, :0]
 
-    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+    def from_free_coordinates(self, free: Tensor) -> tuple[Tensor, Tensor]:
         """Free coordinates (n, f) to statistics (n, p) and the log of the volume they stand for, (n,)."""
         raise NotImplementedError(f"{type(self).__name__} has finitely many values, given by support()")
 
@@ -234,24 +230,19 @@ class BernoulliFamily(LatentFamily):
     """
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """x."""
         return rows[:, :1]
 
     def log_base(self, rows: Tensor) -> Tensor:
-        """Zero on 0 and 1."""
         x = rows[:, 0]
         return torch.where((x == 0) | (x == 1), 0.0, -math.inf).to(rows.dtype)
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """log(1 + exp eta)."""
         return torch.nn.functional.softplus(natural[..., 0])
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``probability``."""
-        return _vector(parameters["probability"]).logit()
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        return _to_vector(parameters["probability"]).logit()
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``probability``."""
         return {"probability": natural[..., 0].sigmoid()}
 
     def from_mean(self, mean: Tensor) -> Tensor:
@@ -259,36 +250,30 @@ class BernoulliFamily(LatentFamily):
         return mean.logit()
 
     def distribution(self, natural: Tensor) -> Bernoulli:
-        """A :class:`boxloop.distributions.Bernoulli`."""
         return Bernoulli(natural.sigmoid()[None])
 
     def from_distribution(self, distribution: Bernoulli) -> Tensor:
         """The natural parameter of a distribution of one member and one column."""
-        return self.from_mean(_only(distribution.mean))
+        return self.from_mean(_single_member(distribution.mean))
 
-    def base(self) -> Tensor:
-        """Zero."""
+    def base_coefficients(self) -> Tensor:
         return torch.zeros(1, dtype=torch.float64)
 
-    def named(self, statistic: Tensor) -> Value:
-        """(value,)."""
+    def name_statistics(self, statistic: Tensor) -> Value:
         return Value(statistic[..., 0])
 
     def is_valid(self, natural: Tensor) -> Tensor:
-        """Any finite log-odds."""
         return torch.isfinite(natural).all(1)
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """Probability of one, and its variance."""
         share = natural[:, 0].sigmoid()
         return share, share * (-natural[:, 0]).sigmoid()
 
-    def start(self, m: int, stream: Generator) -> Tensor:
+    def draw_start(self, m: int, stream: Generator) -> Tensor:
         """Log-odds drawn with variance 1."""
         return normal((m, 1), stream)
 
     def support(self) -> Tensor:
-        """0 and 1."""
         return torch.tensor([[0.0], [1.0]], dtype=torch.float64)
 
 
@@ -307,24 +292,19 @@ class PoissonFamily(ExponentialFamily):
     """
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """x."""
         return rows[:, :1]
 
     def log_base(self, rows: Tensor) -> Tensor:
-        """- log x! on the counts."""
         x = rows[:, 0]
         return torch.where((x >= 0) & (x == x.round()), -torch.lgamma(x.clamp(min=0.0) + 1.0), -math.inf)
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """exp eta."""
         return natural[..., 0].exp()
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``rate``."""
-        return _vector(parameters["rate"]).log()
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        return _to_vector(parameters["rate"]).log()
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``rate``."""
         return {"rate": natural[..., 0].exp()}
 
     def from_mean(self, mean: Tensor) -> Tensor:
@@ -332,12 +312,11 @@ class PoissonFamily(ExponentialFamily):
         return mean.log()
 
     def distribution(self, natural: Tensor) -> Poisson:
-        """A :class:`boxloop.distributions.Poisson`."""
         return Poisson(natural.exp()[None])
 
     def from_distribution(self, distribution: Poisson) -> Tensor:
         """The natural parameter of a distribution of one member and one column."""
-        return self.from_mean(_only(distribution.mean))
+        return self.from_mean(_single_member(distribution.mean))
 
 
 @dataclass(frozen=True)
@@ -352,23 +331,18 @@ class WaitingTimeFamily(ExponentialFamily):
     """
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """x."""
         return rows[:, :1]
 
     def log_base(self, rows: Tensor) -> Tensor:
-        """Zero on what is not negative."""
         return torch.where(rows[:, 0] >= 0, 0.0, -math.inf).to(rows.dtype)
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """- log(-eta)."""
         return -(-natural[..., 0]).log()
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``rate``."""
-        return -_vector(parameters["rate"])
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        return -_to_vector(parameters["rate"])
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``rate``."""
         return {"rate": -natural[..., 0]}
 
     def from_mean(self, mean: Tensor) -> Tensor:
@@ -393,25 +367,20 @@ class NormalFamily(LatentFamily):
     """
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """(x, x^2)."""
         return torch.stack([rows[:, 0], rows[:, 0].square()], dim=1)
 
     def log_base(self, rows: Tensor) -> Tensor:
-        """Zero."""
         return torch.zeros_like(rows[:, 0])
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """- eta_1^2 / (4 eta_2) + log(pi / -eta_2) / 2."""
         linear, square = natural.unbind(-1)
         return -linear.square() / (4.0 * square) + 0.5 * (math.log(math.pi) - (-square).log())
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``mean`` and ``variance``."""
-        mean, variance = _vector(parameters["mean"])[0], _vector(parameters["variance"])[0]
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
+        mean, variance = _to_vector(parameters["mean"])[0], _to_vector(parameters["variance"])[0]
         return torch.stack([mean / variance, -0.5 / variance])
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``mean`` and ``variance``."""
         variance = -0.5 / natural[..., 1]
         return {"mean": natural[..., 0] * variance, "variance": variance}
 
@@ -427,36 +396,34 @@ class NormalFamily(LatentFamily):
 
     def from_distribution(self, distribution: DiagonalGaussian) -> Tensor:
         """The natural parameter of a distribution of one member and one column."""
-        return self.natural({"mean": _only(distribution.mean), "variance": _only(distribution.variance)})
+        return self.to_natural(
+            {"mean": _single_member(distribution.mean), "variance": _single_member(distribution.variance)}
+        )
 
-    def base(self) -> Tensor:
-        """Zero."""
+    def base_coefficients(self) -> Tensor:
         return torch.zeros(2, dtype=torch.float64)
 
-    def named(self, statistic: Tensor) -> ValueSquare:
-        """(value, square)."""
+    def name_statistics(self, statistic: Tensor) -> ValueSquare:
         return ValueSquare(*statistic.unbind(-1))
 
     def is_valid(self, natural: Tensor) -> Tensor:
-        """A negative coefficient of the square."""
         return torch.isfinite(natural).all(1) & (natural[:, 1] < 0)
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance."""
         parameters = self.parameters(natural)
         return parameters["mean"], parameters["variance"]
 
-    def start(self, m: int, stream: Generator) -> Tensor:
+    def draw_start(self, m: int, stream: Generator) -> Tensor:
         """Variance 1, means drawn with variance 1."""
         mean = normal((m,), stream)
         return torch.stack([mean, torch.full_like(mean, -0.5)], dim=1)
 
-    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+    def quadrature_window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation."""
         mean, variance = self.moments(natural)
         return mean[:, None], variance.sqrt()[:, None]
 
-    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+    def from_free_coordinates(self, free: Tensor) -> tuple[Tensor, Tensor]:
         """z is its own coordinate."""
         return torch.cat([free, free.square()], dim=1), torch.zeros_like(free[:, 0])
 
@@ -473,31 +440,26 @@ class GammaFamily(LatentFamily):
     Example:
         >>> import torch
         >>> family = GammaFamily()
-        >>> natural = family.natural({"shape": 3.0, "rate": 2.0})
+        >>> natural = family.to_natural({"shape": 3.0, "rate": 2.0})
         >>> family.from_mean(family.mean(natural)).round(decimals=12)
         tensor([ 3., -2.], dtype=torch.float64)
     """
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """(log x, x)."""
         return torch.stack([rows[:, 0].log(), rows[:, 0]], dim=1)
 
     def log_base(self, rows: Tensor) -> Tensor:
-        """- log x on what is positive."""
         x = rows[:, 0]
         return torch.where(x > 0, -torch.where(x > 0, x, 1.0).log(), -math.inf)
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """log Gamma(a) - a log b."""
         shape, rate = natural[..., 0], -natural[..., 1]
         return torch.lgamma(shape) - shape * rate.log()
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``shape`` and ``rate``."""
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
         return torch.tensor([float(parameters["shape"]), -float(parameters["rate"])], dtype=torch.float64)
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``shape`` and ``rate``."""
         return {"shape": natural[..., 0], "rate": -natural[..., 1]}
 
     def from_mean(self, mean: Tensor) -> Tensor:
@@ -516,34 +478,30 @@ class GammaFamily(LatentFamily):
         shape = run(step, start, max_iter=50).state
         return torch.stack([shape, -shape / mean[1]])
 
-    def base(self) -> Tensor:
-        """1 / z."""
+    def base_coefficients(self) -> Tensor:
         return torch.tensor([-1.0, 0.0], dtype=torch.float64)
 
-    def named(self, statistic: Tensor) -> LogValue:
-        """(log, value)."""
+    def name_statistics(self, statistic: Tensor) -> LogValue:
         return LogValue(*statistic.unbind(-1))
 
     def is_valid(self, natural: Tensor) -> Tensor:
-        """A positive shape and a positive rate."""
         return torch.isfinite(natural).all(1) & (natural[:, 0] > 0) & (natural[:, 1] < 0)
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance."""
         shape, rate = natural[:, 0], -natural[:, 1]
         return shape / rate, shape / rate.square()
 
-    def start(self, m: int, stream: Generator) -> Tensor:
+    def draw_start(self, m: int, stream: Generator) -> Tensor:
         """Shape 1, rates near 1."""
         rate = (0.5 * normal((m,), stream)).exp()
         return torch.stack([torch.ones_like(rate), -rate], dim=1)
 
-    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+    def quadrature_window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Of the log."""
         shape, rate = natural[:, 0], -natural[:, 1]
         return (torch.digamma(shape) - rate.log())[:, None], torch.polygamma(1, shape).sqrt()[:, None]
 
-    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+    def from_free_coordinates(self, free: Tensor) -> tuple[Tensor, Tensor]:
         """The coordinate is log z."""
         return torch.cat([free, free.exp()], dim=1), free[:, 0]
 
@@ -570,24 +528,19 @@ class CategoricalFamily(LatentFamily):
     n_kinds: int
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """x."""
         return rows
 
     def log_base(self, rows: Tensor) -> Tensor:
-        """Zero on rows of zeros and a single one."""
         inside = ((rows == 0) | (rows == 1)).all(1) & (rows.sum(1) == 1)
         return torch.where(inside, 0.0, -math.inf).to(rows.dtype)
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """log sum exp eta."""
         return torch.logsumexp(natural, dim=-1)
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``probability`` (k,)."""
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
         return torch.as_tensor(parameters["probability"], dtype=torch.float64).log()
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``probability``."""
         return {"probability": natural.softmax(-1)}
 
     def from_mean(self, mean: Tensor) -> Tensor:
@@ -602,31 +555,26 @@ class CategoricalFamily(LatentFamily):
         """The natural parameter of a distribution of one member, of one thing per row."""
         if distribution.total != 1:
             raise ValueError(f"the distribution has total {distribution.total}, the family 1")
-        return _only(distribution.probability, self.n_kinds).log()
+        return _single_member(distribution.probability, self.n_kinds).log()
 
-    def base(self) -> Tensor:
-        """Zero."""
+    def base_coefficients(self) -> Tensor:
         return torch.zeros(self.n_kinds, dtype=torch.float64)
 
-    def named(self, statistic: Tensor) -> Value:
-        """(value,)."""
+    def name_statistics(self, statistic: Tensor) -> Value:
         return Value(statistic)
 
     def is_valid(self, natural: Tensor) -> Tensor:
-        """At least one kind is possible."""
         return torch.isfinite(natural.logsumexp(1))
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """Probability of each kind, and its variance."""
         share = natural.softmax(1)
         return share, share * (1.0 - share)
 
-    def start(self, m: int, stream: Generator) -> Tensor:
+    def draw_start(self, m: int, stream: Generator) -> Tensor:
         """Log-shares drawn with variance 1."""
         return normal((m, self.n_kinds), stream)
 
     def support(self) -> Tensor:
-        """Each kind."""
         return torch.eye(self.n_kinds, dtype=torch.float64)
 
 
@@ -663,16 +611,13 @@ class MultinomialFamily(ExponentialFamily):
         return torch.where(inside, value, -math.inf)
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """N log(1 + sum exp eta)."""
         return self.total * torch.logsumexp(self._with_last(natural), dim=-1)
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``probability`` (d,)."""
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
         logs = torch.as_tensor(parameters["probability"], dtype=torch.float64).log()
         return logs[:-1] - logs[-1]
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``probability``."""
         return {"probability": self._with_last(natural).softmax(-1)}
 
     def from_mean(self, mean: Tensor) -> Tensor:
@@ -680,14 +625,13 @@ class MultinomialFamily(ExponentialFamily):
         return (mean / (self.total - mean.sum())).log()
 
     def distribution(self, natural: Tensor) -> Multinomial:
-        """A :class:`boxloop.distributions.Multinomial`."""
         return Multinomial(self.parameters(natural)["probability"][None], self.total)
 
     def from_distribution(self, distribution: Multinomial) -> Tensor:
         """The natural parameter of a distribution of one member; its total must be that of the family."""
         if distribution.total != self.total:
             raise ValueError(f"the distribution has total {distribution.total}, the family {self.total}")
-        return self.natural({"probability": _only(distribution.probability, self.n_kinds)})
+        return self.to_natural({"probability": _single_member(distribution.probability, self.n_kinds)})
 
     def _with_last(self, natural: Tensor) -> Tensor:
         """Log-ratios of all kinds to the last, whose own is zero."""
@@ -709,7 +653,7 @@ class DirichletFamily(LatentFamily):
     Example:
         >>> import torch
         >>> family = DirichletFamily(3)
-        >>> natural = family.natural({"concentration": [0.5, 1.0, 4.0]})
+        >>> natural = family.to_natural({"concentration": [0.5, 1.0, 4.0]})
         >>> family.from_mean(family.mean(natural)).round(decimals=10)
         tensor([0.5000, 1.0000, 4.0000], dtype=torch.float64)
     """
@@ -717,7 +661,6 @@ class DirichletFamily(LatentFamily):
     n_kinds: int
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """log x."""
         return rows.log()
 
     def log_base(self, rows: Tensor) -> Tensor:
@@ -726,23 +669,17 @@ class DirichletFamily(LatentFamily):
         return torch.where(inside, -torch.where(rows > 0, rows, 1.0).log().sum(1), -math.inf)
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """sum log Gamma(a_j) - log Gamma(sum a_j)."""
         return log_beta(natural)
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``concentration`` (k,)."""
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
         return torch.as_tensor(parameters["concentration"], dtype=torch.float64)
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``concentration``."""
         return {"concentration": natural}
 
     def from_mean(self, mean: Tensor) -> Tensor:
-        r"""Newton's method on the concave likelihood, halved where it would fall (Minka 2000).
-
-        The curvature is a diagonal and a constant, :math:`-\mathrm{diag}(\psi'(a_j)) + \psi'(\sum a_j)`, so a step
-        costs k operations.
-        """
+        """Newton's method on the concave likelihood, halved where it would fall (Minka 2000).
+        The curvature is a diagonal and a constant, so a step costs k operations."""
         if not bool(torch.logsumexp(mean, 0) < -1e-14):  # the mean of logs is below the log of means
             return torch.full_like(mean, math.nan)
 
@@ -763,33 +700,29 @@ class DirichletFamily(LatentFamily):
 
         return run(step, torch.ones_like(mean), max_iter=200).state
 
-    def base(self) -> Tensor:
-        """The product of 1 / z."""
+    def base_coefficients(self) -> Tensor:
         return torch.full((self.n_kinds,), -1.0, dtype=torch.float64)
 
-    def named(self, statistic: Tensor) -> Log:
-        """(log,)."""
+    def name_statistics(self, statistic: Tensor) -> Log:
         return Log(statistic)
 
     def is_valid(self, natural: Tensor) -> Tensor:
-        """Positive concentrations."""
         return (torch.isfinite(natural) & (natural > 0)).all(1)
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each share."""
         dirichlet = Dirichlet(natural)
         return dirichlet.mean(), dirichlet.variance()
 
-    def start(self, m: int, stream: Generator) -> Tensor:
+    def draw_start(self, m: int, stream: Generator) -> Tensor:
         """Concentrations near 1."""
         return (0.5 * normal((m, self.n_kinds), stream)).exp()
 
-    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+    def quadrature_window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Of the log-ratios to the last share."""
         logs, variance = torch.digamma(natural), torch.polygamma(1, natural)
         return logs[:, :-1] - logs[:, -1:], (variance[:, :-1] + variance[:, -1:]).sqrt()
 
-    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+    def from_free_coordinates(self, free: Tensor) -> tuple[Tensor, Tensor]:
         """The coordinates are log-ratios to the last share; the volume is over the first k - 1 shares."""
         logs = torch.cat([free, torch.zeros_like(free[:, :1])], dim=1).log_softmax(1)
         return logs, logs.sum(1)
@@ -815,17 +748,14 @@ class MultivariateNormalFamily(LatentFamily):
     n_columns: int
 
     def statistic(self, rows: Tensor) -> Tensor:
-        """(x, x_i x_j), (n, d + d(d+1)/2)."""
         i, j = pack_index(self.n_columns)
         return torch.cat([rows, rows[:, i] * rows[:, j]], dim=1)
 
     def log_base(self, rows: Tensor) -> Tensor:
-        """Zero."""
         return torch.zeros_like(rows[:, 0])
 
     def log_partition(self, natural: Tensor) -> Tensor:
-        """Through the precision."""
-        linear, precision = self._parts(natural)
+        linear, precision = self._linear_and_precision(natural)
         factor = torch.linalg.cholesky(precision)
         half = torch.linalg.solve_triangular(factor, linear[..., None], upper=False)
         return (
@@ -834,8 +764,7 @@ class MultivariateNormalFamily(LatentFamily):
             + 0.5 * self.n_columns * math.log(2 * math.pi)
         )
 
-    def natural(self, parameters: Mapping[str, Any]) -> Tensor:
-        """From ``mean`` (d,) and ``covariance`` (d, d)."""
+    def to_natural(self, parameters: Mapping[str, Any]) -> Tensor:
         mean = torch.as_tensor(parameters["mean"], dtype=torch.float64)
         covariance = torch.as_tensor(parameters["covariance"], dtype=torch.float64)
         precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
@@ -843,8 +772,7 @@ class MultivariateNormalFamily(LatentFamily):
         return torch.cat([precision @ mean, -pack(double)])
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
-        """``mean`` and ``covariance``."""
-        linear, precision = self._parts(natural)
+        linear, precision = self._linear_and_precision(natural)
         covariance = torch.cholesky_inverse(torch.linalg.cholesky(precision))
         return {"mean": (covariance @ linear[..., None])[..., 0], "covariance": covariance}
 
@@ -854,61 +782,58 @@ class MultivariateNormalFamily(LatentFamily):
         covariance = unpack(mean[self.n_columns :], self.n_columns) - torch.outer(first, first)
         if int(torch.linalg.cholesky_ex(covariance).info):
             return torch.full_like(mean, math.nan)
-        return self.natural({"mean": first, "covariance": covariance})
+        return self.to_natural({"mean": first, "covariance": covariance})
 
     def distribution(self, natural: Tensor) -> FullGaussian:
-        """A :class:`boxloop.distributions.FullGaussian`."""
         parameters = self.parameters(natural)
-        return FullGaussian.of(parameters["mean"][None], parameters["covariance"][None])
+        return FullGaussian.from_covariance(parameters["mean"][None], parameters["covariance"][None])
 
     def from_distribution(self, distribution: FullGaussian) -> Tensor:
         """The natural parameter of a distribution of one member."""
         covariance = distribution.factor[0] @ distribution.factor[0].mT
-        return self.natural({"mean": _only(distribution.mean, self.n_columns), "covariance": covariance})
+        return self.to_natural(
+            {"mean": _single_member(distribution.mean, self.n_columns), "covariance": covariance}
+        )
 
-    def _parts(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+    def _linear_and_precision(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Precision times mean, and the precision."""
         eye = torch.eye(self.n_columns, dtype=natural.dtype, device=natural.device)
         return natural[..., : self.n_columns], -unpack(natural[..., self.n_columns :], self.n_columns) * (
             1.0 + eye
         )
 
-    def base(self) -> Tensor:
-        """Zero."""
+    def base_coefficients(self) -> Tensor:
         return torch.zeros(self.n_columns * (self.n_columns + 3) // 2, dtype=torch.float64)
 
-    def named(self, statistic: Tensor) -> ValueOuter:
-        """(value, outer)."""
+    def name_statistics(self, statistic: Tensor) -> ValueOuter:
         d = self.n_columns
         return ValueOuter(statistic[..., :d], unpack(statistic[..., d:], d))
 
     def is_valid(self, natural: Tensor) -> Tensor:
-        """A positive definite precision."""
-        _, precision = self._parts(natural)
+        _, precision = self._linear_and_precision(natural)
         return torch.isfinite(natural).all(1) & (torch.linalg.cholesky_ex(precision).info == 0)
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and variance of each entry."""
         parameters = self.parameters(natural)
         return parameters["mean"], parameters["covariance"].diagonal(dim1=-2, dim2=-1)
 
-    def start(self, m: int, stream: Generator) -> Tensor:
+    def draw_start(self, m: int, stream: Generator) -> Tensor:
         """Identity covariance, means drawn with variance 1."""
-        one = self.natural({"mean": torch.zeros(self.n_columns), "covariance": torch.eye(self.n_columns)})
+        one = self.to_natural({"mean": torch.zeros(self.n_columns), "covariance": torch.eye(self.n_columns)})
         mean = normal((m, self.n_columns), stream)
         return torch.cat([mean, one[self.n_columns :].expand(m, -1)], dim=1)
 
-    def window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
+    def quadrature_window(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and deviation of each entry."""
         mean, variance = self.moments(natural)
         return mean, variance.sqrt()
 
-    def unfold(self, free: Tensor) -> tuple[Tensor, Tensor]:
+    def from_free_coordinates(self, free: Tensor) -> tuple[Tensor, Tensor]:
         """z is its own coordinate."""
         return self.statistic(free), torch.zeros_like(free[:, 0])
 
 
-def _only(value: Tensor, columns: int = 1) -> Tensor:
+def _single_member(value: Tensor, columns: int = 1) -> Tensor:
     """The one line of (1, columns)."""
     if value.shape != (1, columns):
         raise ValueError(
@@ -917,5 +842,5 @@ def _only(value: Tensor, columns: int = 1) -> Tensor:
     return value[0]
 
 
-def _vector(value: Any) -> Tensor:
+def _to_vector(value: Any) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64).reshape(1)

@@ -19,7 +19,7 @@ S_co = TypeVar("S_co", bound=Tree, covariant=True)
 class View(Protocol[S_co]):
     """A tile of rows as one family sees it: what its log-density and its statistics share."""
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset[:, None]`` + log-density of each member at each row, (k, n), less the base measure."""
 
     def summarise(self, share: Tensor) -> S_co:
@@ -35,10 +35,10 @@ class Family(Distribution, Protocol[S]):
     def log_base(self, rows: Tensor) -> Tensor | None:
         """Log base measure of each row, (n,), where there is one: no parameter enters it, so EM leaves it out."""
 
-    def fitted(self, statistics: S) -> Self:
+    def fit_statistics(self, statistics: S) -> Self:
         """Maximum-likelihood members given summed statistics, within the family's floors."""
 
-    def complete(self, statistics: S) -> Tensor:
+    def expected_log_likelihood(self, statistics: S) -> Tensor:
         """Expected log-density of summed statistics, less the base measure; differentiable."""
 
     def split(self, member: int, pieces: int) -> Tensor:
@@ -50,16 +50,16 @@ class Family(Distribution, Protocol[S]):
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
         """The family of ``origin + scale * x``; a family of counts refuses."""
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Parameters that may take any value."""
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The family at other values of them; differentiable."""
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
 
-    def floored(self) -> Tensor:
+    def is_floored(self) -> Tensor:
         """Which members are at a floor, (k,), where that deserves a warning."""
 
 
@@ -79,7 +79,7 @@ class Sums(Tree):
         """Total weight of each member, (k,)."""
         return self.features[:, 0]
 
-    def replaced(self, members: Tensor, rows: Tensor) -> Sums:
+    def replace_members(self, members: Tensor, rows: Tensor) -> Sums:
         """The same sums with those of ``members`` set to ``rows``."""
         features = self.features.clone()
         features[members] = rows
@@ -98,15 +98,15 @@ class PooledSums(Tree):
         """Total weight of each member, (k,)."""
         return self.features[:, 0]
 
-    def replaced(self, members: Tensor, rows: Tensor) -> PooledSums:
+    def replace_members(self, members: Tensor, rows: Tensor) -> PooledSums:
         """The same sums with those of ``members`` set to ``rows``; the scatter within members is unchanged."""
         features = self.features.clone()
         features[members] = rows
-        second = self.second + _between(features) - _between(self.features)
+        second = self.second + _between_scatter(features) - _between_scatter(self.features)
         return PooledSums(features, second)
 
 
-def _between(features: Tensor) -> Tensor:
+def _between_scatter(features: Tensor) -> Tensor:
     mean = features[:, 1:] / features[:, :1].clamp(min=1e-300)
     return features[:, 1:].mT @ mean
 
@@ -126,21 +126,9 @@ TILE = 1 << 22
 """Values (members x rows x columns) in memory at once."""
 
 
-class PairedDistribution(Distribution, Protocol):
-    """A batch of distributions that can be met by one row each."""
-
-    def paired(self, rows: Tensor) -> Tensor:
-        """Log-density of row i under member i: (m, d) -> (m,). NaN in a row makes its result NaN."""
-
-
 def log_prob_by_tiles(entries: Callable[[Tensor, Tensor], Tensor], parameter: Tensor, rows: Tensor) -> Tensor:
-    """Log-density of every row under every member, (m, n), a tile of members at a time.
-
-    Args:
-        entries: parameters (b, 1, p) and rows (n, d) -> log-density of each value, (b, n, d).
-        parameter: of the members, (m, p).
-        rows: (n, d); missing values are left out.
-    """
+    """Log-density of every row (n, d) under every member, (m, n), a tile of members at a time; missing values are
+    left out. ``entries`` maps parameters (b, 1, p) and rows to the log-density of each value, (b, n, d)."""
     missing = torch.isnan(rows)
     known = torch.where(missing, 0.0, rows)
     step = max(1, TILE // max(1, len(rows) * parameter.shape[1]))

@@ -45,7 +45,7 @@ class _AxisGaussian(ProductFamily):
         torch.mul(columns, columns, out=stats[d:])
         return stats
 
-    def natural(self) -> Tensor:
+    def natural_parameters(self) -> Tensor:
         """(mean / variance, -1 / (2 variance))."""
         variance = self._variances()
         return torch.cat([self.mean / variance, -0.5 / variance], dim=1)
@@ -55,7 +55,7 @@ class _AxisGaussian(ProductFamily):
         variance = self._variances()
         return 0.5 * (self.mean.square() / variance + variance.log() + math.log(2 * math.pi))
 
-    def expected(self) -> Tensor:
+    def expected_statistics(self) -> Tensor:
         """(mean, mean^2 + variance)."""
         return torch.cat([self.mean, self.mean.square() + self._variances()], dim=1)
 
@@ -79,26 +79,26 @@ class _AxisGaussian(ProductFamily):
         noise = normal((k, n, d), generator, self.mean.dtype)
         return self.mean[:, None] + self._variances().sqrt()[:, None] * noise
 
-    def paired(self, rows: Tensor) -> Tensor:
+    def paired_log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of row i under member i, (k,)."""
         square = (rows - self.mean).square() / self.variance
         level = self._variances().log() + math.log(2 * math.pi)
         return -0.5 * (square + level).sum(1)
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Means and log-variances: any values of them are valid."""
         return {"mean": self.mean, "log_variance": self.variance.log()}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The family at other free parameters."""
         return type(self)(free["mean"], free["log_variance"].exp(), self.floor)
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         variance = self.variance if self.variance.shape == self.mean.shape else self.variance[:, 0]
         return {"means": self.mean, "covariances": variance}
 
-    def floored(self) -> Tensor:
+    def is_floored(self) -> Tensor:
         """Which members have a variance at the floor, (k,)."""
         return (self.variance <= self.floor * (1 + 1e-6)).reshape(self.variance.shape[0], -1).any(1)
 
@@ -134,7 +134,7 @@ class DiagonalGaussian(_AxisGaussian):
         tensor([[-1.8379]])
     """
 
-    def fitted(self, statistics: Sums) -> Self:
+    def fit_statistics(self, statistics: Sums) -> Self:
         """Weighted means and variances, the latter at least ``floor`` (the exact constrained maximum)."""
         mean, variance = _mean_and_variance(statistics)
         return type(self)(mean, self._floor_variance(variance), self.floor)
@@ -161,7 +161,7 @@ class SphericalGaussian(_AxisGaussian):
                  [0., 1.]]])
     """
 
-    def fitted(self, statistics: Sums) -> Self:
+    def fit_statistics(self, statistics: Sums) -> Self:
         """Weighted means, and variances averaged over columns, at least ``floor``."""
         mean, variance = _mean_and_variance(statistics)
         return type(self)(mean, self._floor_variance(variance.mean(1, keepdim=True)), self.floor)
@@ -191,7 +191,7 @@ class CentredView:
         z = self.columns - self.mean[member].to(self.columns.dtype)[:, None]
         return z if self.seen is None else torch.where(self.seen, z, 0.0)
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""
         low = self.columns.dtype
         scale = self.variance.rsqrt().to(low)

@@ -73,7 +73,7 @@ class FullGaussian(Tree):
         return -0.5 * self.mean.shape[1] * LOG_2PI - self.factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
 
     @cached_property
-    def natural(self) -> Tensor:
+    def natural_parameters(self) -> Tensor:
         """Weights of the quadratic features (1, x, x_i x_j for i <= j), (k, 1 + d + d(d+1)/2)."""
         precision = self.whitener.mT @ self.whitener
         linear = (precision @ self.mean[..., None])[..., 0]
@@ -84,7 +84,7 @@ class FullGaussian(Tree):
         return torch.cat([constant[:, None], linear, -pack(double)], dim=1)
 
     @cached_property
-    def _quadratic(self) -> bool:
+    def _uses_quadratic_features(self) -> bool:
         k, d = self.mean.shape
         most = QUADRATIC_COLUMNS if self.mean.device.type == "cpu" else min(4 * k, QUADRATIC_COLUMNS_GPU)
         if d > max(most, QUADRATIC_COLUMNS):
@@ -98,27 +98,27 @@ class FullGaussian(Tree):
         columns = rows.mT.contiguous()
         if has_missing(columns):
             return PatternView(self.mean, self.factor @ self.factor.mT, columns)
-        if columns.dtype == torch.float64 and self._quadratic:
-            return QuadraticView(self.natural, columns)
+        if columns.dtype == torch.float64 and self._uses_quadratic_features:
+            return QuadraticView(self.natural_parameters, columns)
         return WhitenedView(self, columns)
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n)."""
-        return self.view(rows).joint(self.mean.new_zeros(self.mean.shape[0]))
+        return self.view(rows).log_joint(self.mean.new_zeros(self.mean.shape[0]))
 
     def log_base(self, rows: Tensor) -> None:
         """None: the constant is in the log-density."""
 
-    def fitted(self, statistics: Sums) -> Self:
+    def fit_statistics(self, statistics: Sums) -> Self:
         """Weighted means and covariances, eigenvalues at least ``floor`` (the exact constrained maximum)."""
         d = self.mean.shape[1]
         averaged = statistics.features / statistics.features[:, :1]
         mean = averaged[:, 1 : 1 + d]
         covariance = unpack(averaged[:, 1 + d :], d) - mean[:, :, None] * mean[:, None, :]
-        return self.of(mean, covariance, self.floor)
+        return self.from_covariance(mean, covariance, self.floor)
 
     @classmethod
-    def of(cls, mean: Tensor, covariance: Tensor, floor: float = 0.0) -> Self:
+    def from_covariance(cls, mean: Tensor, covariance: Tensor, floor: float = 0.0) -> Self:
         """From means (k, d) and covariances (k, d, d)."""
         if floor > 0.0:
             covariance, _ = floor_covariance(covariance, floor)
@@ -150,23 +150,23 @@ class FullGaussian(Tree):
         k, d = self.mean.shape
         return self.mean[:, None] + normal((k, n, d), generator, self.mean.dtype) @ self.factor.mT
 
-    def complete(self, statistics: Sums) -> Tensor:
+    def expected_log_likelihood(self, statistics: Sums) -> Tensor:
         """Expected log-density of the statistics, summed over members."""
-        return (self.natural * statistics.features).sum()
+        return (self.natural_parameters * statistics.features).sum()
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Means and Cholesky factors with log-diagonals: any values of them are valid."""
         return {"mean": self.mean, "factor": log_factor(self.factor)}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The family at other free parameters."""
         return type(self)(free["mean"], from_log_factor(free["factor"], self.mean.shape[1]), self.floor)
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"means": self.mean, "covariances": self.factor @ self.factor.mT}
 
-    def floored(self) -> Tensor:
+    def is_floored(self) -> Tensor:
         """Which members have a variance at the floor, (k,)."""
         return torch.linalg.eigvalsh(self.factor @ self.factor.mT)[:, 0] <= self.floor * (1 + 1e-6)
 
@@ -176,7 +176,7 @@ class QuadraticView:
 
     def __init__(self, natural: Tensor, columns: Tensor) -> None:
         d, n = columns.shape
-        self.natural = natural
+        self.natural_parameters = natural
         if torch.is_grad_enabled() and columns.requires_grad:
             pairs = [columns[i:] * columns[i] for i in range(d)]
             self.features = torch.cat([columns.new_ones(1, n), columns, *pairs])
@@ -189,9 +189,9 @@ class QuadraticView:
             torch.mul(columns[i:], columns[i], out=self.features[start : start + d - i])
             start += d - i
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
-        weight = self.natural.clone()
+        weight = self.natural_parameters.clone()
         weight[:, 0] += offset
         return product(weight, self.features)
 
@@ -207,7 +207,7 @@ class WhitenedView:
     family: FullGaussian
     columns: Tensor
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
         family, columns = self.family, self.columns
         shift = -(family.whitener @ family.mean[..., None])

@@ -104,7 +104,7 @@ class TiedLowRankGaussian(Tree):
     Example:
         >>> import torch
         >>> distribution = TiedLowRankGaussian(torch.zeros(2, 3), torch.zeros(3, 1), torch.ones(3))
-        >>> distribution.paired(torch.zeros(2, 3))
+        >>> distribution.paired_log_prob(torch.zeros(2, 3))
         tensor([-2.7568, -2.7568])
     """
 
@@ -116,7 +116,7 @@ class TiedLowRankGaussian(Tree):
         """Low rank plus diagonal, the same for all members."""
         return forms.Shared(forms.LowRank(self.loadings[None], self.noise[None]), len(self.mean))
 
-    def _density(self, deviation: Tensor) -> Tensor:
+    def _log_density(self, deviation: Tensor) -> Tensor:
         """Log-density of deviations from a mean, (..., d) -> (...)."""
         scaled = (self.loadings / self.noise[:, None]).mT
         inner = scaled @ self.loadings
@@ -137,11 +137,11 @@ class TiedLowRankGaussian(Tree):
             members = [LowRankGaussian(mean, self.loadings, self.noise) for mean in self.mean]
             return torch.cat([member.log_prob(rows) for member in members])
         step = max(1, TILE // max(1, rows.numel()))
-        return torch.cat([self._density(rows - part[:, None]) for part in self.mean.split(step)])
+        return torch.cat([self._log_density(rows - part[:, None]) for part in self.mean.split(step)])
 
-    def paired(self, rows: Tensor) -> Tensor:
+    def paired_log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of row i under member i, (m,)."""
-        return self._density(rows - self.mean)
+        return self._log_density(rows - self.mean)
 
     def draw(self, n: int, generator: Generator) -> Tensor:
         """(m, n, d)."""

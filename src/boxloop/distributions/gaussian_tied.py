@@ -56,7 +56,7 @@ class TiedGaussian(Tree):
         return torch.linalg.solve_triangular(self.factor, eye, upper=False)
 
     @cached_property
-    def narrow(self) -> bool:
+    def is_ill_conditioned(self) -> bool:
         """Whether squares about the origin would lose digits."""
         whitener, mean = self.whitener.detach(), self.mean.detach()
         steep, far = whitener.abs().max(), (mean @ whitener.mT).abs().max()
@@ -68,7 +68,7 @@ class TiedGaussian(Tree):
         return -0.5 * self.mean.shape[1] * math.log(2 * math.pi) - self.factor.diagonal().log().sum()
 
     @cached_property
-    def natural(self) -> Tensor:
+    def natural_parameters(self) -> Tensor:
         """Weights of the features (1, y, ``|y|^2``) with y = L^-1 x, (k, 2 + d)."""
         centre = self.mean @ self.whitener.mT
         constant = self.log_constant - 0.5 * centre.square().sum(1, keepdim=True)
@@ -81,20 +81,20 @@ class TiedGaussian(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n)."""
-        return self.view(rows).joint(self.mean.new_zeros(self.mean.shape[0]))
+        return self.view(rows).log_joint(self.mean.new_zeros(self.mean.shape[0]))
 
     def log_base(self, rows: Tensor) -> None:
         """None: the constant is in the log-density."""
 
-    def fitted(self, statistics: PooledSums) -> Self:
+    def fit_statistics(self, statistics: PooledSums) -> Self:
         """Weighted means and the pooled covariance, eigenvalues at least ``floor``."""
         count = statistics.count
         mean = statistics.features[:, 1:] / count[:, None]
         covariance = (statistics.second - (count[:, None] * mean).mT @ mean) / count.sum()
-        return self.of(mean, covariance, self.floor)
+        return self.from_covariance(mean, covariance, self.floor)
 
     @classmethod
-    def of(cls, mean: Tensor, covariance: Tensor, floor: float = 0.0) -> Self:
+    def from_covariance(cls, mean: Tensor, covariance: Tensor, floor: float = 0.0) -> Self:
         """From means (k, d) and the common covariance (d, d)."""
         if floor > 0.0:
             covariance = floor_covariance(covariance[None], floor)[0][0]
@@ -125,26 +125,26 @@ class TiedGaussian(Tree):
         k, d = self.mean.shape
         return self.mean[:, None] + normal((k, n, d), generator, self.mean.dtype) @ self.factor.mT
 
-    def complete(self, statistics: PooledSums) -> Tensor:
+    def expected_log_likelihood(self, statistics: PooledSums) -> Tensor:
         """Expected log-density of the statistics, summed over members."""
-        linear = self.natural[:, :1] * statistics.features[:, :1]
+        linear = self.natural_parameters[:, :1] * statistics.features[:, :1]
         cross = (self.mean @ self.whitener.mT @ self.whitener) * statistics.features[:, 1:]
         square = (self.whitener @ statistics.second) * self.whitener
         return linear.sum() + cross.sum() - 0.5 * square.sum()
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Means and the Cholesky factor with log-diagonal: any values of them are valid."""
         return {"mean": self.mean, "factor": log_factor(self.factor)}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The family at other free parameters."""
         return type(self)(free["mean"], from_log_factor(free["factor"], self.mean.shape[1]), self.floor)
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"means": self.mean, "covariances": self.factor @ self.factor.mT}
 
-    def floored(self) -> Tensor:
+    def is_floored(self) -> Tensor:
         """Whether the common covariance is at the floor, for each member, (k,)."""
         low = torch.linalg.eigvalsh(self.factor @ self.factor.mT)[0] <= self.floor * (1 + 1e-6)
         return low.expand(self.mean.shape[0])
@@ -156,16 +156,16 @@ class TiedView:
     def __init__(self, family: TiedGaussian, columns: Tensor) -> None:
         self.family, self.columns = family, columns
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
         n = self.columns.shape[1]
         y = lower_product(self.family.whitener.to(self.columns.dtype), self.columns)
-        if y.dtype != torch.float64 or self.family.narrow:
+        if y.dtype != torch.float64 or self.family.is_ill_conditioned:
             centre = (self.family.mean @ self.family.whitener.mT).to(y.dtype)
             length = torch.stack([(y - c[:, None]).square().sum(0) for c in centre])
             return (offset + self.family.log_constant).to(y.dtype)[:, None] - 0.5 * length
         features = torch.cat([y.new_ones(1, n), y, y.square().sum(0, keepdim=True)])
-        weight = self.family.natural.clone()
+        weight = self.family.natural_parameters.clone()
         weight[:, 0] += offset
         return product(weight.to(features.dtype), features)
 
@@ -187,9 +187,9 @@ class TiedPatternView:
         self.d = family.mean.shape[1]
         self.inner = PatternView(family.mean, (family.factor @ family.factor.mT)[None], columns)
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""
-        return self.inner.joint(offset)
+        return self.inner.log_joint(offset)
 
     def summarise(self, share: Tensor) -> PooledSums:
         """Expected (1, x) of each member and the pooled expected second moment."""

@@ -27,27 +27,19 @@ BATCH_VALUES = 1 << 20
 
 @dataclass(frozen=True)
 class _PatternBatch:
-    """p patterns with at most r rows each.
+    """p patterns with at most r rows each."""
 
-    Args:
-        index: the rows of each, (p, r); short ones repeat their last row.
-        real: which of these are no repetitions, (p, r).
-        seen: the columns observed, (p, d).
-    """
-
-    index: Tensor
-    real: Tensor
-    seen: Tensor
+    index: Tensor  # the rows of each, (p, r); short ones repeat their last row
+    real: Tensor  # which of these are no repetitions, (p, r)
+    seen: Tensor  # the columns observed, (p, d)
 
 
 def find_missing_patterns(missing: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Distinct rows of a mask (n, d) in order, which of them each row is, and how often each occurs.
-
-    Up to 62 columns a row is read as a whole number: numbers are sorted many times faster than rows.
-    """
+    """Distinct rows of a mask (n, d) in order, which of them each row is, and how often each occurs."""
     d = missing.shape[1]
     if d > 62:
         return torch.unique(missing, dim=0, return_inverse=True, return_counts=True)
+    # Read as whole numbers, which are sorted many times faster than rows.
     place = 2 ** torch.arange(d - 1, -1, -1, device=missing.device)
     code, member, count = torch.unique((missing * place).sum(1), return_inverse=True, return_counts=True)
     return (code[:, None] & place) > 0, member, count
@@ -71,13 +63,8 @@ def _batch_patterns(rows: Tensor, members: int) -> Iterator[_PatternBatch]:
 
 
 class PatternView:
-    """A tile with missing values under k Gaussians.
-
-    Args:
-        mean: (k, d).
-        covariance: (k, d, d), or (1, d, d) where members share one.
-        columns: the tile, (d, n).
-    """
+    """A tile (d, n) with missing values under k Gaussians; covariances (k, d, d), or (1, d, d) where members share
+    one."""
 
     def __init__(self, mean: Tensor, covariance: Tensor, columns: Tensor) -> None:
         self.mean, self.covariance = mean, covariance
@@ -85,11 +72,8 @@ class PatternView:
         self.batches = list(_batch_patterns(self.rows, mean.shape[0]))
         self._factors: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def _whitened(self, number: int) -> tuple[Tensor, Tensor]:
-        """Cholesky factors L of A, (p, k, d, d), and L^-1 D (x - mean), (p, k, d, r), of a batch.
-
-        Kept for the second product of an iteration, unless the factors are larger than what was made from the rows.
-        """
+    def _whiten_batch(self, number: int) -> tuple[Tensor, Tensor]:
+        """Cholesky factors L of A, (p, k, d, d), and L^-1 D (x - mean), (p, k, d, r), of a batch."""
         if number in self._factors:
             return self._factors[number]
         batch = self.batches[number]
@@ -99,6 +83,7 @@ class PatternView:
         apart = self.rows[batch.index].mT[:, None] - self.mean[:, :, None]
         apart = torch.where(batch.seen[:, None, :, None], apart, 0.0)
         y = torch.linalg.solve_triangular(factor, apart, upper=False)
+        # Kept for the second product of an iteration, unless larger than what was made from the rows.
         if factor.numel() <= y.numel():
             self._factors[number] = factor, y
         return factor, y
@@ -110,11 +95,11 @@ class PatternView:
         covariance = self.covariance - half.mT @ half
         return torch.where(seen[..., :, None] | seen[..., None, :], 0.0, covariance)
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""
         density = self.mean.new_empty(self.mean.shape[0], self.rows.shape[0])
         for number, batch in enumerate(self.batches):
-            factor, y = self._whitened(number)
+            factor, y = self._whiten_batch(number)
             level = batch.seen.sum(1, dtype=y.dtype) * (0.5 * math.log(2 * math.pi))
             level = level[:, None] + factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
             value = -0.5 * y.square().sum(2) - level[..., None]
@@ -130,7 +115,7 @@ class PatternView:
             weight = share[:, batch.index] * batch.real
             filled = self.rows[batch.index].mT[:, None]
             if not bool(batch.seen.all()):
-                factor, y = self._whitened(number)
+                factor, y = self._whiten_batch(number)
                 slope = torch.linalg.solve_triangular(factor.mT, y, upper=True)
                 guess = self.mean[:, :, None] + self.covariance @ slope
                 filled = torch.where(batch.seen[:, None, :, None], filled, guess)

@@ -68,14 +68,14 @@ class Multinomial(Tree):
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-probability of every row's counts given their total, (k, n)."""
         offset = self.probability.new_zeros(self.probability.shape[0])
-        return self.view(rows).joint(offset) + self.log_base(rows)
+        return self.view(rows).log_joint(offset) + self.log_base(rows)
 
     def log_base(self, rows: Tensor) -> Tensor:
         """log N! - sum log x_j!, (n,), over the counts that are known."""
         length, factorials = log_factorials(rows)
         return torch.lgamma(length + 1.0) - factorials
 
-    def fitted(self, statistics: Sums) -> Self:
+    def fit_statistics(self, statistics: Sums) -> Self:
         """Weighted word frequencies, smoothed so that no probability is exactly zero."""
         counts = statistics.features[:, 1:]
         # One document that is far longer than the others must not smooth away what these say.
@@ -126,18 +126,18 @@ class Multinomial(Tree):
             left = left - counts[-1]
         return torch.stack([*counts, left], 2).to(self.probability.dtype)
 
-    def complete(self, statistics: Sums) -> Tensor:
+    def expected_log_likelihood(self, statistics: Sums) -> Tensor:
         """Expected log-probability of the statistics, summed over members."""
         return (statistics.features[:, 1:] * self.log_probability).sum()
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Log-probabilities relative to each member's most frequent word."""
         top = self.probability.argmax(1, keepdim=True)
         rest = torch.ones_like(self.probability, dtype=torch.bool).scatter(1, top, False)
         logs = self.probability.log() - self.probability.gather(1, top).log()
         return {"log_odds": logs[rest].reshape(len(top), -1)}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The family at other log-probabilities."""
         odds = free["log_odds"]
         top = self.probability.argmax(1, keepdim=True)
@@ -146,11 +146,11 @@ class Multinomial(Tree):
         logs = torch.cat([odds, odds.new_zeros(len(odds), 1)], dim=1).gather(1, place)
         return type(self)(logs.softmax(1), self.total, self.smoothing)
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"probabilities": self.probability}
 
-    def floored(self) -> Tensor:
+    def is_floored(self) -> Tensor:
         """Never a warning: a word absent from a component is ordinary."""
         return torch.zeros(self.probability.shape[0], dtype=torch.bool, device=self.probability.device)
 
@@ -168,7 +168,7 @@ class MissingCountView:
             min=torch.finfo(mass.dtype).tiny
         )  # a row with nothing seen has none: 0 log 0 is 0
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-probability of the words seen, (k, n)."""
         joint = self.family.log_probability @ self.counts.mT - self.length * self.mass.log()
         return joint + offset[:, None]

@@ -49,7 +49,7 @@ class Node:
     Example:
         >>> import torch
         >>> node = Node.gamma(2, parameters={"shape": 3.0, "rate": [1.0, 2.0]})
-        >>> node.named(node.expected(node.start)).value
+        >>> node.name_statistics(node.expected_statistics(node.start)).value
         tensor([3.0000, 1.5000], dtype=torch.float64)
     """
 
@@ -92,15 +92,19 @@ class Node:
         """Number of variables, m."""
         return int(torch.Size(self.shape).numel())
 
-    def named(self, statistic: Tensor) -> Statistic:
+    def name_statistics(self, statistic: Tensor) -> Statistic:
         """Statistics (m, p), or (..., m, p), under their names and in the shape of the block."""
-        return self.family.named(statistic.reshape(*statistic.shape[:-2], *self.shape, statistic.shape[-1]))
+        return self.family.name_statistics(
+            statistic.reshape(*statistic.shape[:-2], *self.shape, statistic.shape[-1])
+        )
 
-    def flat(self, coefficients: Sequence[Any]) -> Tensor:
+    def flatten_coefficients(self, coefficients: Sequence[Any]) -> Tensor:
         """Coefficients of the named statistics, in their order, as coefficients of the flat ones, (m, p)."""
-        here = torch.zeros(self.size, len(self.family.base()), dtype=torch.float64, requires_grad=True)
+        here = torch.zeros(
+            self.size, len(self.family.base_coefficients()), dtype=torch.float64, requires_grad=True
+        )
         with torch.enable_grad():
-            parts = self.named(here)
+            parts = self.name_statistics(here)
             if len(coefficients) != len(parts):
                 raise ValueError(f"{len(coefficients)} coefficients for the statistics {parts._fields}")
             pairs = zip(coefficients, parts, strict=True)
@@ -114,31 +118,31 @@ class Node:
         """A of each member, (m,)."""
         return self.family.log_partition(natural)
 
-    def expected(self, natural: Tensor) -> Tensor:
+    def expected_statistics(self, natural: Tensor) -> Tensor:
         """Mean statistics, the gradient of A, (m, p)."""
         return self.family.mean(natural)
 
     def entropy(self, natural: Tensor, expected: Tensor) -> Tensor:
         r""":math:`-E_q[\log q(z)] = A(\eta) - \langle \eta + b, E_q[T] \rangle` of each member, (m,)."""
         # A kind of probability zero has no part in the entropy, whatever its coefficient.
-        product = torch.where(expected == 0.0, 0.0, (natural + self.family.base()) * expected)
+        product = torch.where(expected == 0.0, 0.0, (natural + self.family.base_coefficients()) * expected)
         return self.log_partition(natural) - product.sum(1)
 
     def parameters(self, natural: Tensor) -> dict[str, Tensor]:
         """Usual parameters by name, in the shape of the block."""
         parameters = self.family.parameters(natural)
-        return {name: self._shaped(value) for name, value in parameters.items()}
+        return {name: self._to_block_shape(value) for name, value in parameters.items()}
 
     def moments(self, natural: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and standard deviation of the variables themselves, in the shape of the block."""
         mean, variance = self.family.moments(natural)
-        return self._shaped(mean), self._shaped(variance.sqrt())
+        return self._to_block_shape(mean), self._to_block_shape(variance.sqrt())
 
-    def begin(self, stream: Generator) -> Tensor:
+    def draw_start(self, stream: Generator) -> Tensor:
         """Natural parameters to start from, (m, p): those given, or random ones."""
-        return self.family.start(self.size, stream) if self.start is None else self.start
+        return self.family.draw_start(self.size, stream) if self.start is None else self.start
 
-    def _shaped(self, value: Tensor) -> Tensor:
+    def _to_block_shape(self, value: Tensor) -> Tensor:
         """One line a member, (m, ...), in the shape of the block."""
         return value.reshape((*self.shape, *value.shape[1:]))
 
@@ -152,7 +156,7 @@ def _make_node(family: LatentFamily, shape: Shape, parameters: Mapping[str, Any]
     if parameters is None:
         return node
     # Parameters of any members, for their names and shapes.
-    example = node.parameters(family.start(node.size, Generator().manual_seed(0)))
+    example = node.parameters(family.draw_start(node.size, Generator().manual_seed(0)))
     wanted = {name: value.shape[len(shape) :] for name, value in example.items()}
     if set(parameters) != set(wanted):
         raise ValueError(
@@ -164,7 +168,7 @@ def _make_node(family: LatentFamily, shape: Shape, parameters: Mapping[str, Any]
         .reshape(-1, *wanted[name])
         for name, value in parameters.items()
     }
-    members = [family.natural({name: v[i] for name, v in full.items()}) for i in range(node.size)]
+    members = [family.to_natural({name: v[i] for name, v in full.items()}) for i in range(node.size)]
     start = torch.stack(members)
     if not bool(family.is_valid(start).all()):
         raise ValueError(f"{dict(parameters)} are not valid parameters")

@@ -76,10 +76,10 @@ class NormalMixture(Tree):
             z = mean + deviation * normal(tuple(mean.shape), generator, mean.dtype)
         leaves = (self.log_weight, self.members.mean, self.members.variance)
         if torch.is_grad_enabled() and any(leaf.requires_grad for leaf in leaves):
-            return self._followed(z)[None]
+            return self._reparameterise(z)[None]
         return z[None]
 
-    def _followed(self, z: Tensor) -> Tensor:
+    def _reparameterise(self, z: Tensor) -> Tensor:
         """The same values (n, k), with the gradient of what keeps their conditional probabilities."""
         mean, variance = self.members.mean, self.members.variance
         level = self.log_weight[:, None].expand(-1, len(z))

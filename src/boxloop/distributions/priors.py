@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Generator, Tensor
@@ -15,13 +15,12 @@ from boxloop.distributions.conjugate_gaussian import (
     SphericalNormalInverseGamma,
     TiedInverseWishart,
 )
-from boxloop.distributions.dirichlet import Dirichlet
+from boxloop.distributions.dirichlet import Dirichlet, StickBreaking, WordDirichlet
 from boxloop.distributions.gamma import InverseGamma
 from boxloop.distributions.gaussian_diagonal import DiagonalGaussian
 from boxloop.distributions.gaussian_full import FullGaussian
 from boxloop.numeric import normal
 from boxloop.tree import Tree
-from boxloop.types import Distribution
 
 Component = FullGaussian | DiagonalGaussian
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
@@ -33,77 +32,17 @@ SHRUNK = 0.01
 """How far the prior scale of covariances is drawn to its diagonal, so that collinear columns have a proper prior."""
 
 
-class WeightDistribution(Protocol):
-    """A distribution of weights that stays of its kind when components are counted."""
+Weights = Dirichlet | StickBreaking
+"""Distributions of weights, which stay of their kind when components are counted."""
 
-    @property
-    def n_components(self) -> int:
-        """k."""
-
-    def posterior(self, count: Tensor) -> Self:
-        """After components were seen ``count`` times."""
-
-    def counts(self, prior: Any) -> Tensor:
-        """How often each component was seen since ``prior``."""
-
-    def draw(self, stream: Generator) -> Tensor:
-        """Logs of weights."""
-
-    def log_prob(self, log_weight: Tensor) -> Tensor:
-        """Log-density over the first k - 1 weights."""
-
-    def expected_log(self) -> Tensor:
-        """E[log pi], (k,)."""
-
-    def mean(self) -> Tensor:
-        """E[pi], (k,)."""
-
-    def variance(self) -> Tensor:
-        """Var[pi], (k,)."""
-
-    def divergence(self, prior: Any) -> Tensor:
-        """Kullback-Leibler divergence from a prior."""
-
-    def is_proper(self) -> bool:
-        """Whether the parameters are valid."""
-
-    def map(self, function: Any) -> Self:
-        """Apply ``function`` to each tensor."""
-
-
-class ComponentDistribution(Protocol):
-    """A distribution of the parameters of components that stays of its kind when rows are seen."""
-
-    @property
-    def mean(self) -> Tensor:
-        """What the parameters say of a row in the mean, (k, d)."""
-
-    def after(self, statistics: Any) -> Self:
-        """After rows with these summed statistics."""
-
-    def families(self, c: int, stream: Generator) -> list[Any]:
-        """c draws of all k members, each a family."""
-
-    def plug_in(self) -> tuple[Any, Tensor]:
-        """A family g and numbers o, (k,), such that E[log p(x)] = log g(x) + o."""
-
-    def divergence(self, prior: Any) -> Tensor:
-        """Kullback-Leibler divergence of each member from a prior, one for all or one for each, (k,)."""
-
-    def predictive(self) -> Distribution:
-        """The distribution of the next row of each member."""
-
-    def expanded(self, k: int) -> Self:
-        """One distribution for each of k members."""
-
-    def select(self, index: Tensor) -> Self:
-        """The members at ``index``."""
-
-    def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The distribution for ``origin + scale * x``; one of counts refuses."""
-
-    def is_proper(self) -> bool:
-        """Whether the parameters are valid."""
+ComponentDistribution = (
+    NormalInverseWishart
+    | TiedInverseWishart
+    | NormalInverseGamma
+    | SphericalNormalInverseGamma
+    | WordDirichlet
+)
+"""Distributions of the parameters of components, which stay of their kind when rows are seen."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +60,7 @@ class MixturePrior(Tree):
     Example:
         >>> import torch
         >>> from boxloop.numeric import generator
-        >>> prior = MixturePrior.around(torch.zeros(2), torch.eye(2), 3)
+        >>> prior = MixturePrior.from_moments(torch.zeros(2), torch.eye(2), 3)
         >>> log_weight, family = prior.draw(5, generator(0))
         >>> log_weight.shape, family.mean.shape, prior.log_prob(log_weight, family).shape
         (torch.Size([5, 3]), torch.Size([15, 2]), torch.Size([5]))
@@ -131,7 +70,7 @@ class MixturePrior(Tree):
     components: Any
 
     @classmethod
-    def around(
+    def from_moments(
         cls,
         mean: Tensor,
         covariance: Tensor,
@@ -140,7 +79,7 @@ class MixturePrior(Tree):
         diagonal: bool = False,
         concentration: float = 1.0,
     ) -> Self:
-        r"""The weakly informative default of full or diagonal covariances; see :func:`weak_components`.
+        r"""The weakly informative default of full or diagonal covariances; see :func:`weakly_informative_components`.
 
         Args:
             mean: of the rows, (d,).
@@ -150,12 +89,15 @@ class MixturePrior(Tree):
             concentration: of the Dirichlet, for every component; 1 is uniform, less empties components.
         """
         weights = Dirichlet(mean.new_full((n_components,), concentration))
-        return cls(weights, weak_components(mean, covariance, n_components, "diag" if diagonal else "full"))
+        return cls(
+            weights,
+            weakly_informative_components(mean, covariance, n_components, "diag" if diagonal else "full"),
+        )
 
     @property
     def n_components(self) -> int:
         """k."""
-        weights: WeightDistribution = self.weights
+        weights: Weights = self.weights
         return weights.n_components
 
     def draw(self, c: int, stream: Generator) -> tuple[Tensor, Component]:
@@ -168,22 +110,22 @@ class MixturePrior(Tree):
     def log_prob(self, log_weight: Tensor, family: Component) -> Tensor:
         """Log-density over weights, means and covariances, full or diagonal, of c mixtures, (c,)."""
         each: Tensor = self.components.log_prob(family)
-        weights: WeightDistribution = self.weights
+        weights: Weights = self.weights
         return weights.log_prob(log_weight) + each.reshape(log_weight.shape).sum(-1)
 
-    def after(self, statistics: Any) -> Self:
+    def update(self, statistics: Any) -> Self:
         """The posterior after rows with these summed statistics."""
         components: ComponentDistribution = self.components
-        return type(self)(self.weights.posterior(statistics.count), components.after(statistics))
+        return type(self)(self.weights.posterior(statistics.count), components.update(statistics))
 
     def divergence(self, prior: MixturePrior) -> Tensor:
         """Kullback-Leibler divergence from a prior of the same form, a number."""
         each: Tensor = self.components.divergence(prior.components)
         return each.sum() + self.weights.divergence(prior.weights)
 
-    def expanded(self) -> Self:
+    def expand_members(self) -> Self:
         """One distribution for each component."""
-        return type(self)(self.weights, self.components.expanded(self.n_components))
+        return type(self)(self.weights, self.components.expand_members(self.n_components))
 
     def is_proper(self) -> bool:
         """Whether the parameters are valid."""
@@ -194,7 +136,7 @@ class MixturePrior(Tree):
         return type(self)(self.weights, self.components.affine(origin, scale))
 
 
-def weak_components(
+def weakly_informative_components(
     mean: Tensor, covariance: Tensor, n_components: int, covariance_type: CovarianceType = "full"
 ) -> NormalInverseWishart | TiedInverseWishart | NormalInverseGamma | SphericalNormalInverseGamma:
     r"""A weakly informative prior of components, after Fraley and Raftery (2007, *Journal of Classification* 24).
@@ -204,17 +146,6 @@ def weak_components(
     so that a component is expected to fill a k-th of the volume of the rows: :math:`E[\Sigma] = \Psi`. With diagonal
     covariances each column has the prior of one column, :math:`\nu = 3`; spherical ones have :math:`\nu = 3` and the
     mean variance of the columns. S is drawn to its diagonal by one part in a hundred.
-
-    Args:
-        mean: of the rows, (d,).
-        covariance: of the rows, S, (d, d).
-        n_components: k.
-        covariance_type: ``full``, ``tied``, ``diag`` or ``spherical``.
-
-    Example:
-        >>> import torch
-        >>> weak_components(torch.zeros(2), torch.eye(2), 4, "spherical").scale
-        tensor([[0.2500]])
     """
     d = mean.shape[0]
     one = mean.new_ones(1)
@@ -253,7 +184,7 @@ class FactorPrior(Tree):
     Example:
         >>> import torch
         >>> from boxloop.numeric import generator
-        >>> prior = FactorPrior.around(torch.zeros(4), torch.ones(4), 2)
+        >>> prior = FactorPrior.from_moments(torch.zeros(4), torch.ones(4), 2)
         >>> mean, loadings, noise = prior.draw(5, generator(0), torch.float32)
         >>> loadings.shape, prior.log_prob(mean, loadings, noise).shape
         (torch.Size([5, 4, 2]), torch.Size([5]))
@@ -266,7 +197,7 @@ class FactorPrior(Tree):
     n_factors: int
 
     @classmethod
-    def around(cls, mean: Tensor, variance: Tensor, n_factors: int) -> Self:
+    def from_moments(cls, mean: Tensor, variance: Tensor, n_factors: int) -> Self:
         r"""The weakly informative default, in units of each column's variance v.
 
         .. math:: c_j \sim N(\bar x_j, 100 v_j), \quad F_{jl} \sim N(0, v_j), \quad \psi_j \sim \mathrm{IG}(3/2, v_j/4)

@@ -41,7 +41,7 @@ class ProductFamily(Tree):
         """Elementwise statistics of (d, n), stacked: (q d, n)."""
 
     @abstractmethod
-    def natural(self) -> Tensor:
+    def natural_parameters(self) -> Tensor:
         """Natural parameters, in the order of ``elementwise_statistics``: (k, q d)."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class ProductFamily(Tree):
         """Log-normaliser of each column, (k, d)."""
 
     @abstractmethod
-    def expected(self) -> Tensor:
+    def expected_statistics(self) -> Tensor:
         """Mean of each elementwise statistic, (k, q d)."""
 
     @abstractmethod
@@ -61,14 +61,14 @@ class ProductFamily(Tree):
         """Mean statistics of slightly different copies of a member, (pieces, q d)."""
 
     @abstractmethod
-    def fitted(self, statistics: Sums) -> Self:
+    def fit_statistics(self, statistics: Sums) -> Self:
         """Members that match the averaged statistics."""
 
     def view(self, rows: Tensor) -> View[Sums]:
         """Features of a tile, with or without missing values, dense or sparse CSR."""
         if rows.layout != torch.strided:
             if self.linear and not has_missing(rows.values()):
-                return LinearView(self.natural(), -self.log_partition().sum(1), rows)
+                return LinearView(self.natural_parameters(), -self.log_partition().sum(1), rows)
             rows = rows.to_dense()
         columns = rows.mT.contiguous()
         centred = self.centred_view(columns)
@@ -82,14 +82,14 @@ class ProductFamily(Tree):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n)."""
-        joint = self.view(rows).joint(self.log_partition().new_zeros(self.log_partition().shape[0]))
+        joint = self.view(rows).log_joint(self.log_partition().new_zeros(self.log_partition().shape[0]))
         base = self.log_base(rows)
         return joint if base is None else joint + base
 
-    def complete(self, statistics: Sums) -> Tensor:
+    def expected_log_likelihood(self, statistics: Sums) -> Tensor:
         """Expected log-density of the statistics, summed over members."""
         return (
-            self.natural() * statistics.features[:, 1:]
+            self.natural_parameters() * statistics.features[:, 1:]
         ).sum() - statistics.count @ self.log_partition().sum(1)
 
     def split(self, member: int, pieces: int) -> Tensor:
@@ -110,10 +110,10 @@ class CompleteView:
         stats = family.elementwise_statistics(columns)
         self.features = torch.cat([stats.new_ones(1, stats.shape[1]), stats])
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
         constant = offset - self.family.log_partition().sum(1)
-        weight = torch.cat([constant[:, None], self.family.natural()], dim=1)
+        weight = torch.cat([constant[:, None], self.family.natural_parameters()], dim=1)
         return product(weight.to(self.features.dtype), self.features)
 
     def summarise(self, share: Tensor) -> Sums:
@@ -128,7 +128,7 @@ class LinearView:
         self.natural, self.constant, self.rows = natural, constant, rows
         self.dense = rows.layout == torch.strided
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
         weight = self.natural.to(self.rows.dtype).mT
         joint = product(self.rows, weight) if self.dense else sparse_product(self.rows, weight)
@@ -154,9 +154,9 @@ class MissingValueView:
         repeat = stats.shape[0] // columns.shape[0]
         self.features = torch.cat([self.seen, stats * self.seen.repeat(repeat, 1)])
 
-    def joint(self, offset: Tensor) -> Tensor:
+    def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""
-        weight = torch.cat([-self.family.log_partition(), self.family.natural()], dim=1).to(
+        weight = torch.cat([-self.family.log_partition(), self.family.natural_parameters()], dim=1).to(
             self.features.dtype
         )
         return product(weight, self.features) + offset.to(weight.dtype)[:, None]
@@ -167,6 +167,6 @@ class MissingValueView:
         d = self.seen.shape[0]
         count = share.double().sum(1, keepdim=True)
         absent = (count - sums[:, :d]).clamp(min=0.0)
-        expected = self.family.expected()
+        expected = self.family.expected_statistics()
         filled = sums[:, d:] + absent.repeat(1, expected.shape[1] // d) * expected
         return Sums(torch.cat([count, filled], dim=1))

@@ -18,50 +18,26 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def radial_log_prob(square: Tensor, level: Tensor, seen: Tensor, dof: Tensor) -> Tensor:
-    r"""Log-density of t distributions from that of Gaussians.
-
-    .. math:: \log \frac{\Gamma(\frac{v + p}{2})}{\Gamma(\frac v2)} - \frac p2 \log \frac v2 + \ell
-              - \frac{v + p}{2} \log\left( 1 + \frac{r^2}{v} \right)
-
-    Args:
-        square: r^2, squared distance from the centre in units of the scale, (k, n).
-        level: the log-density of the Gaussian at its centre, (k, n) or (k, 1).
-        seen: p, how many columns are seen, (n,) or (1,).
-        dof: v, (k, 1).
-    """
+    """Log-density of t distributions from that of Gaussians at their centres, ``level``, and squared distances in
+    units of the scale, both (k, n), over ``seen`` columns, (n,) or (1,)."""
     half = 0.5 * (dof + seen)
     constant = torch.lgamma(half) - torch.lgamma(0.5 * dof) - 0.5 * seen * (0.5 * dof).log()
     return constant + level - half * torch.log1p(square / dof)
 
 
-def inflation(dof: Tensor) -> Tensor:
+def variance_inflation(dof: Tensor) -> Tensor:
     """Variance of t distributions in units of their squared scale; infinite for two degrees of freedom and less."""
     return torch.where(dof > 2.0, dof / (dof - 2.0), torch.inf)
 
 
 @dataclass(frozen=True)
 class StudentT(Tree):
-    r"""k multivariate t distributions with v degrees of freedom, centre m and squared scale :math:`L L^\top`.
+    r"""k multivariate t distributions, :math:`p(x) \propto ( 1 + \frac1v |L^{-1} (x - m)|^2 )^{-(v + d)/2}`.
+    ``mean`` is the centre also where there is no mean (v of 1 and less)."""
 
-    .. math:: p(x) \propto \left( 1 + \frac1v |L^{-1} (x - m)|^2 \right)^{-(v + d)/2}
-
-    ``mean`` is the centre also where there is no mean (v of 1 and less).
-
-    Args:
-        mean: m, (k, d).
-        factor: L, lower, (k, d, d).
-        dof: v, (k,).
-
-    Example:
-        >>> import torch
-        >>> distribution = StudentT(torch.zeros(1, 1), torch.ones(1, 1, 1), torch.ones(1))  # Cauchy's
-        >>> distribution.log_prob(torch.tensor([[1.0]])).exp() * 2 * torch.pi
-        tensor([[1.0000]])
-    """
-
-    mean: Tensor
-    factor: Tensor
-    dof: Tensor
+    mean: Tensor  # m, (k, d)
+    factor: Tensor  # L, lower, (k, d, d)
+    dof: Tensor  # v, (k,)
 
     @cached_property
     def _gaussian(self) -> FullGaussian:
@@ -70,7 +46,7 @@ class StudentT(Tree):
     def covariance(self) -> forms.Dense:
         """(k, d, d)."""
         scale = self.factor @ self.factor.mT
-        ratio = inflation(self.dof)[:, None, None]
+        ratio = variance_inflation(self.dof)[:, None, None]
         return forms.Dense(torch.where(torch.isinf(ratio), torch.inf, scale * ratio))
 
     def log_prob(self, rows: Tensor) -> Tensor:
@@ -92,7 +68,10 @@ class StudentT(Tree):
         """(k, n, d)."""
         k, d = self.mean.shape
         noise = normal((k, n, d), generator, self.mean.dtype) @ self.factor.mT
-        return self.mean[:, None] + noise * draw_stretch(self.dof[:, None].expand(k, n), generator)[..., None]
+        return (
+            self.mean[:, None]
+            + noise * draw_scale_ratio(self.dof[:, None].expand(k, n), generator)[..., None]
+        )
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""
@@ -103,7 +82,7 @@ class StudentT(Tree):
         return type(self)(origin + scale * self.mean, scale[:, None] * self.factor, self.dof)
 
 
-def draw_stretch(dof: Tensor, generator: Generator) -> Tensor:
+def draw_scale_ratio(dof: Tensor, generator: Generator) -> Tensor:
     r""":math:`\sqrt{v / \chi^2_v}`: what makes a normal draw one of Student's."""
     return (0.5 * dof / torch._standard_gamma(0.5 * dof, generator=generator)).sqrt()
 
@@ -111,28 +90,15 @@ def draw_stretch(dof: Tensor, generator: Generator) -> Tensor:
 @dataclass(frozen=True)
 class ProductStudentT(Tree):
     r"""k products of t distributions, one for each column: :math:`\prod_j t_v(x_j; m_j, s_j)`.
+    Unlike in a multivariate t distribution, an outlying value in one column says nothing about the others."""
 
-    Unlike in a multivariate t distribution, an outlying value in one column says nothing about the others.
-
-    Args:
-        mean: m, (k, d).
-        scale: squared scales s, (k, d).
-        dof: v, (k,).
-
-    Example:
-        >>> import torch
-        >>> distribution = ProductStudentT(torch.zeros(1, 2), torch.ones(1, 2), torch.ones(1))
-        >>> distribution.log_prob(torch.tensor([[1.0, torch.nan]])).exp() * 2 * torch.pi
-        tensor([[1.0000]])
-    """
-
-    mean: Tensor
-    scale: Tensor
-    dof: Tensor
+    mean: Tensor  # m, (k, d)
+    scale: Tensor  # squared scales s, (k, d)
+    dof: Tensor  # v, (k,)
 
     def covariance(self) -> forms.Diagonal:
         """Variances, (k, d)."""
-        return forms.Diagonal(self.scale * inflation(self.dof)[:, None])
+        return forms.Diagonal(self.scale * variance_inflation(self.dof)[:, None])
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n); missing values are integrated out."""
@@ -148,7 +114,7 @@ class ProductStudentT(Tree):
         """(k, n, d)."""
         k, d = self.mean.shape
         noise = normal((k, n, d), generator, self.mean.dtype) * self.scale.sqrt()[:, None]
-        stretch = draw_stretch(self.dof[:, None, None].expand(k, n, d), generator)
+        stretch = draw_scale_ratio(self.dof[:, None, None].expand(k, n, d), generator)
         return self.mean[:, None] + noise * stretch
 
     def select(self, index: Tensor) -> Self:
@@ -162,27 +128,15 @@ class ProductStudentT(Tree):
 
 @dataclass(frozen=True)
 class SphericalStudentT(Tree):
-    r"""k multivariate t distributions with squared scale :math:`s I`.
+    """k multivariate t distributions with squared scale :math:`s I`."""
 
-    Args:
-        mean: (k, d).
-        scale: squared scales s, (k, 1).
-        dof: v, (k,).
-
-    Example:
-        >>> import torch
-        >>> distribution = SphericalStudentT(torch.zeros(1, 2), torch.ones(1, 1), torch.full((1,), 4.0))
-        >>> distribution.covariance().diagonal()
-        tensor([[2., 2.]])
-    """
-
-    mean: Tensor
-    scale: Tensor
-    dof: Tensor
+    mean: Tensor  # (k, d)
+    scale: Tensor  # squared scales s, (k, 1)
+    dof: Tensor  # v, (k,)
 
     def covariance(self) -> forms.Diagonal:
         """Variances, (k, d)."""
-        return forms.Diagonal((self.scale * inflation(self.dof)[:, None]).expand_as(self.mean))
+        return forms.Diagonal((self.scale * variance_inflation(self.dof)[:, None]).expand_as(self.mean))
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of every row under every member, (k, n); missing values are integrated out."""
@@ -195,7 +149,10 @@ class SphericalStudentT(Tree):
         """(k, n, d)."""
         k, d = self.mean.shape
         noise = normal((k, n, d), generator, self.mean.dtype) * self.scale.sqrt()[:, None]
-        return self.mean[:, None] + noise * draw_stretch(self.dof[:, None].expand(k, n), generator)[..., None]
+        return (
+            self.mean[:, None]
+            + noise * draw_scale_ratio(self.dof[:, None].expand(k, n), generator)[..., None]
+        )
 
     def select(self, index: Tensor) -> Self:
         """The members at ``index``, as a new batch."""

@@ -36,8 +36,8 @@ from boxloop.data import (
     is_read_in_place,
     on_device,
     open_source,
-    share_memory,
     validate_rows,
+    wrap_as_tensor,
 )
 from boxloop.estimators._input import check_sample_size, map_rows, match_columns, pick_device
 from boxloop.estimators.checkpoints import add_checkpoint
@@ -249,7 +249,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             named = getattr(self, "feature_names_in_", None)
             names = None if named is None else tuple(map(str, named))
             if type(X) is np.ndarray and X.dtype == np.float64:
-                source = finite_source(share_memory(X), sample_weight, names)
+                source = finite_source(wrap_as_tensor(X), sample_weight, names)
             else:
                 source = open_source(X, sample_weight, names)
         if self.device != "cpu":
@@ -409,7 +409,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         return float(total.value), float(total.weight)
 
     def _count_parameters(self) -> int:
-        return int(sum(value.numel() for value in self.model_.free().values()))
+        return int(sum(value.numel() for value in self.model_.free_parameters().values()))
 
     def aic(self, X: Any, sample_weight: Any = None) -> float:
         """Akaike's information criterion on X; lower is better."""
@@ -448,7 +448,9 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             found = standard_errors(model, source)
         else:
             rows = self._condense_rows(StandardisedSource(source, frame))
-            found = standard_errors(model, rows, lambda m: m.affine(frame.origin, frame.scale).named())
+            found = standard_errors(
+                model, rows, lambda m: m.affine(frame.origin, frame.scale).named_parameters()
+            )
         return {name: to_numpy(value) for name, value in found.errors.items()}
 
     def plot_trace(self, ax: Axes | None = None) -> Axes:

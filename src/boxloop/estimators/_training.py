@@ -205,5 +205,5 @@ def make_part(
 ) -> Part:
     """A user's module, or a default network whose start is the same on every device."""
     if module is not None:
-        return Part(*ModuleNetwork.of(module, dtype, device))
-    return Part(network, tuple(value.to(device) for value in network.start(stream, dtype)))
+        return Part(*ModuleNetwork.from_module(module, dtype, device))
+    return Part(network, tuple(value.to(device) for value in network.draw_parameters(stream, dtype)))

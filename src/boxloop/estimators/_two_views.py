@@ -31,9 +31,9 @@ from boxloop.data import (
     open_source,
     sample_rows,
     select_rows,
-    share_memory,
     to_array,
     validate_rows,
+    wrap_as_tensor,
 )
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy, warn_of
 from boxloop.estimators._input import (
@@ -196,7 +196,7 @@ def _open_numeric_table(table: Any, word: str, weight: Any, names: list[str] | N
     if isinstance(table, list | tuple):
         table = np.asarray(table)
     if type(table) is np.ndarray and table.ndim == 2 and table.dtype == np.float64 and table.size:
-        return finite_source(share_memory(table), weight, None if names is None else tuple(names))
+        return finite_source(wrap_as_tensor(table), weight, None if names is None else tuple(names))
     if issparse(table) or isinstance(table, SparseSource):
         raise ValueError(f"{word} is sparse: two views take dense rows")
     if isinstance(table, np.ndarray | Tensor):

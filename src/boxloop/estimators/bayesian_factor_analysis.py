@@ -142,16 +142,16 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     def _publish(self, model: Any) -> None:
         super()._publish(model)
-        self.loading_sd_ = to_numpy(model.errors().loadings.mT)
+        self.loading_sd_ = to_numpy(model.standard_errors().loadings.mT)
         self.relevance_ = to_numpy(1.0 / model.precision)
-        self.n_components_ = int(model.used.sum())
+        self.n_components_ = int(model.is_used.sum())
         explained = (self.components_**2).sum(0)
         self.communalities_ = explained / (explained + to_numpy(model.psi))
 
     def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
         """Standard errors of the fitted parameters, by name, as in ``posterior_summary``; no rows are needed."""
         check_is_fitted(self)
-        found = self.model_.errors()
+        found = self.model_.standard_errors()
         return {
             "mean": to_numpy(found.mean),
             "components": to_numpy(found.loadings.mT),
@@ -183,13 +183,13 @@ class BayesianFactorAnalysis(LinearEstimator):
         check_level(level)
         self._warn_of_prior()
         used, sd, model = range(self.n_components_), self.standard_errors(), self.model_
-        freedom = np.maximum(to_numpy(model.present()) - self.n_components_ - 1.0, 1.0)
+        freedom = np.maximum(to_numpy(model.present_weight()) - self.n_components_ - 1.0, 1.0)
         freedom = np.minimum(freedom, 1e15)  # beyond, SciPy has no quantile, and the distribution is normal
         reach = np.array([-1.0, 1.0])[:, None] * stats.t.ppf(0.5 + 0.5 * level, freedom)
         centre = [self.mean_, *(self.components_[f] for f in used)]
         errors = [sd["mean"], *(sd["components"][f] for f in used)]
         bounds = [m + reach * s for m, s in zip(centre, errors, strict=True)]
-        bounds.append(self.noise_variance_ * np.exp(reach * to_numpy(model.errors().log_noise)))
+        bounds.append(self.noise_variance_ * np.exp(reach * to_numpy(model.standard_errors().log_noise)))
         named = self._column_names()
         words = [f"mean[{name}]" for name in named]
         words += [f"loading[{f}, {name}]" for f in used for name in named]
@@ -206,7 +206,7 @@ class BayesianFactorAnalysis(LinearEstimator):
     def _warn_of_prior(self) -> None:
         """Name the columns whose noise variance the prior moves by more than a tenth of its standard error."""
         prior, psi = self.model_.parameter_prior, self.model_.noise
-        pull = (prior.noise_rate / psi - prior.noise_shape) * self.model_.errors().log_noise
+        pull = (prior.noise_rate / psi - prior.noise_shape) * self.model_.standard_errors().log_noise
         moved = [
             name
             for name, size in zip(self._column_names(), pull.tolist(), strict=True)
@@ -240,9 +240,9 @@ class BayesianFactorAnalysis(LinearEstimator):
         check_is_fitted(self)
         from boxloop.figures import spectrum
 
-        doubt = to_numpy(self.model_.uncertainty)[1:]
+        doubt = to_numpy(self.model_.loading_uncertainty)[1:]
         return spectrum(
-            to_numpy(self.model_.signal),
+            to_numpy(self.model_.signal_to_noise),
             np.stack([np.zeros_like(doubt), doubt], axis=1),
             self.n_components_,
             ax,

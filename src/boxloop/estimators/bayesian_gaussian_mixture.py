@@ -19,7 +19,7 @@ from boxloop.distributions import (
     NormalInverseWishart,
     SphericalNormalInverseGamma,
     TiedInverseWishart,
-    weak_components,
+    weakly_informative_components,
 )
 from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators._input import check_array
@@ -172,7 +172,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             if estimated
             else torch.eye(d, dtype=origin.dtype, device=origin.device)
         )
-        prior: Any = weak_components(
+        prior: Any = weakly_informative_components(
             torch.zeros_like(origin), covariance, self.n_components, self.covariance_type
         )
         mean, strength, dof, size = prior.mean, prior.strength, prior.dof, prior.scale
@@ -227,7 +227,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             model.family,
         )
         self.means_ = to_numpy(posterior.mean)
-        self.covariances_ = to_numpy(family.named()["covariances"])
+        self.covariances_ = to_numpy(family.named_parameters()["covariances"])
         self.precisions_, self.precisions_cholesky_ = compute_precisions(family)
         self.mean_precision_ = to_numpy(posterior.strength)
         self.degrees_of_freedom_ = to_numpy(posterior.dof) if posterior.dof.dim() else float(posterior.dof)
@@ -244,7 +244,7 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
     def _summarise_components(self, level: float) -> Columns:
         r"""Means have Student's t distribution; :math:`\sqrt{\Sigma_{jj}}` are roots of inverse gamma variables."""
         posterior = self.model_.parameter_posterior.components
-        dof, scale = (to_numpy(value) for value in posterior.marginal())
+        dof, scale = (to_numpy(value) for value in posterior.column_marginals())
         half, rate = 0.5 * dof[:, None], 0.5 * scale
         most = np.minimum(half, MOST_FREEDOM)
         low, high = 0.5 - 0.5 * level, 0.5 + 0.5 * level

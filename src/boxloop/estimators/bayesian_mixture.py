@@ -79,7 +79,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         level = frame.origin.new_tensor(self._prior_concentration)
         weights: Dirichlet | StickBreaking
         if self.weight_concentration_prior_type == "dirichlet_process":
-            weights = StickBreaking.process(k, level)
+            weights = StickBreaking.dirichlet_process(k, level)
         else:
             weights = Dirichlet(level.expand(k).clone())
         return MixturePrior(weights, self._make_component_prior(standard, frame))
@@ -93,7 +93,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
 
         def make_checked_prior(standard: Source, frame: Standardisation) -> MixturePrior:
             new = self._make_prior(standard, frame)
-            if start is not None and not _has_same_form(start.parameter_posterior, new.expanded()):
+            if start is not None and not _has_same_form(start.parameter_posterior, new.expand_members()):
                 raise ValueError(
                     "warm_start needs a previous fit with the same columns and the same kind of prior"
                 )
@@ -113,7 +113,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         """The averaged statistics of a stream stand for all rows so far: the posterior narrows with their number."""
         seen = stream.seen + float(weight.sum())
         state: Any = stream.state
-        model = state.model.of_total(seen)
+        model = state.model.with_total(seen)
         updated = super()._update_stream(replace(stream, state=replace(state, model=model)), rows, weight)
         self.lower_bound_ -= float(model.divergence()) / seen
         self.lower_bounds_ = [self.lower_bound_]
@@ -132,7 +132,7 @@ class BayesianMixtureEstimator(MixtureEstimator):
         self.weight_concentration_prior_ = (
             float(concentration[0]) if len(concentration) else self._prior_concentration
         )
-        count = to_numpy(model.counts)
+        count = to_numpy(model.component_counts)
         self.active_ = count >= min(1.0, float(count.max()))
         self.n_components_ = int(self.active_.sum())
 
@@ -148,7 +148,9 @@ class BayesianMixtureEstimator(MixtureEstimator):
         check_is_fitted(self)
         check_count(n_samples, "n_samples")
         device = self.model_.log_weight.device
-        draws = [m.named() for m in self.model_.draw(n_samples, generator(self.random_state, device))]
+        draws = [
+            m.named_parameters() for m in self.model_.draw(n_samples, generator(self.random_state, device))
+        ]
         return {name: to_numpy(torch.stack([draw[name] for draw in draws])) for name in draws[0]}
 
     def posterior_summary(self, level: float = 0.95) -> Any:

@@ -27,9 +27,9 @@ from boxloop.data import (
     check_table,
     fit_standardisation,
     pair_sources,
-    share_memory,
     to_float_table,
     validate_rows,
+    wrap_as_tensor,
 )
 from boxloop.estimators._base import Array, to_numpy, warn_of
 from boxloop.estimators._input import check_score_numbers
@@ -147,8 +147,8 @@ class CCA(
         Returns:
             The estimator itself.
         """
-        left = share_memory(validate_rows(self, X, dtype=np.float64, ensure_min_samples=2))
-        right = share_memory(self._check_second_view(y))
+        left = wrap_as_tensor(validate_rows(self, X, dtype=np.float64, ensure_min_samples=2))
+        right = wrap_as_tensor(self._check_second_view(y))
         check_consistent_length(left, right)
         self._predict_1d = right.ndim == 1
         right = right.reshape(len(right), -1)

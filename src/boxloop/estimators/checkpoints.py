@@ -64,7 +64,7 @@ def _check_averages(state: OnlineState[Any], axes: Axes) -> str | None:
 
 
 def _check_gradient_moments(state: AscentState, axes: Axes) -> str | None:
-    size = len(flatten(state.model.free()))
+    size = len(flatten(state.model.free_parameters()))
     return None if axes["p"] == size else f"first and second have {axes['p']} entries, the model {size}"
 
 

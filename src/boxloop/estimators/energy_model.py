@@ -383,9 +383,9 @@ def _start_model(
     d = rows.n_columns
     if energy is None:
         network = Perceptron(d, tuple(int(width) for width in hidden))
-        return EnergyModel.start(network, network.start(stream, rows.dtype), base, d)
-    module, parameters = ModuleNetwork.of(energy, rows.dtype, stream.device)
-    return EnergyModel.start(module, parameters, base, d)
+        return EnergyModel.from_network(network, network.draw_parameters(stream, rows.dtype), base, d)
+    module, parameters = ModuleNetwork.from_module(energy, rows.dtype, stream.device)
+    return EnergyModel.from_network(module, parameters, base, d)
 
 
 def _fit_base(rows: StandardisedSource, kind: BaseKind) -> Distribution:
@@ -397,7 +397,7 @@ def _fit_base(rows: StandardisedSource, kind: BaseKind) -> Distribution:
     matrix, _ = floor_covariance((total.value / total.weight)[None], FLOOR)
     zero = matrix.new_zeros(1, rows.n_columns)
     base = (
-        FullGaussian.of(zero, matrix)
+        FullGaussian.from_covariance(zero, matrix)
         if kind == "full"
         else DiagonalGaussian(zero, matrix.diagonal(dim1=1, dim2=2))
     )

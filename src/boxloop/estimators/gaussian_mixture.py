@@ -147,7 +147,7 @@ class GaussianMixture(GaussianPictures):
     def _publish(self, model: Mixture[Any]) -> None:
         self.weights_ = to_numpy(model.log_weight.exp())
         self.means_ = to_numpy(model.family.mean)
-        self.covariances_ = to_numpy(model.family.named()["covariances"])
+        self.covariances_ = to_numpy(model.family.named_parameters()["covariances"])
         self.precisions_, self.precisions_cholesky_ = compute_precisions(model.family)
 
 
@@ -156,7 +156,7 @@ def compute_precisions(family: Family[Any]) -> tuple[Array, Array]:
     if isinstance(family, FullGaussian | TiedGaussian):
         factor = to_numpy(family.whitener.mT)
         return factor @ np.swapaxes(factor, -1, -2), factor
-    factor = 1.0 / np.sqrt(to_numpy(family.named()["covariances"]))
+    factor = 1.0 / np.sqrt(to_numpy(family.named_parameters()["covariances"]))
     return factor**2, factor
 
 

@@ -132,7 +132,7 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         return self
 
     def _to_reported_model(self, model: Any) -> Any:
-        return model.canonical()
+        return model.to_canonical_form()
 
     def _publish(self, model: Any) -> None:
         self.mean_ = to_numpy(model.mean)

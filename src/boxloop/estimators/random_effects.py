@@ -50,8 +50,8 @@ from boxloop.models import (
     PoissonResponse,
     RandomEffects,
     Response,
+    find_modes,
     group_log_likelihood,
-    modes,
 )
 from boxloop.numeric import ConditionError, generator
 from boxloop.persist import (
@@ -228,7 +228,9 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             raise ValueError("sample_weight is zero everywhere")
         frame = _measure_units(X, self._find_slope_columns(names), names, weight)
         fixed, random = frame.standardise_columns(X)
-        rows = GroupedRows.of(response, fixed, random, index, _read_vector(offset, n, "offset"), weight)
+        rows = GroupedRows.from_rows(
+            response, fixed, random, index, _read_vector(offset, n, "offset"), weight
+        )
         self._check_has_maximum(rows)
         start = _fit_pooled(rows, self._response, frame.shared_columns)
         device = pick_device(self.device)
@@ -450,7 +452,7 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
         return torch.from_numpy(code.reshape(-1)).double()
 
     def _check_has_maximum(self, rows: GroupedRows) -> None:
-        ones, count = rows.total(rows.weight * rows.response), rows.total(rows.weight)
+        ones, count = rows.sum_by_group(rows.weight * rows.response), rows.sum_by_group(rows.weight)
         if bool((ones == 0.0).all()) or bool((ones == count).all()):
             raise ValueError("rows of positive weight hold one class: two are needed")
         if not bool((count > 1.0).any()):
@@ -700,7 +702,7 @@ def _convert_to_data_units(fitted: GroupFit, rows: GroupedRows, frame: EffectUni
     model, found, transform = fitted.model, fitted.errors, frame.make_effect_transform()
     values = frame.to_data_units(model)
     if found is None:
-        laplace = modes(model, rows)
+        laplace = find_modes(model, rows)
         mean, covariance = laplace.place, laplace.factor @ laplace.factor.mT
         unknown = EffectErrors(**values).map(lambda value: torch.full_like(value, math.nan))
         errors, noise = unknown, unknown

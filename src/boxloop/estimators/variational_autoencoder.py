@@ -391,7 +391,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
         stream = generator(self.random_state, self.model_.origin.device)
 
         def measure_bound(rows: Tensor) -> Tensor:
-            bound = self.model_.bound(rows, stream, n_draws)
+            bound = self.model_.evidence_bound(rows, stream, n_draws)
             return torch.stack([bound.value(), bound.reconstruction, bound.divergence], 1)
 
         found = to_numpy(map_rows(self, X, measure_bound))
@@ -491,7 +491,7 @@ def _prepare_training(
     k = estimator.n_components
     latent: Any = StandardNormal(k)
     if estimator.prior == "mixture":
-        latent = NormalMixturePrior.start(estimator.prior_components, k, streams[3], dtype)
+        latent = NormalMixturePrior.initial(estimator.prior_components, k, streams[3], dtype)
     shapes = NetworkShapes.from_parameters(source.n_columns, k, estimator.image_shape_, estimator.hidden)
     start = start_model(shapes, head, latent, estimator.encoder, estimator.decoder, device, dtype, streams[4])
     if before is None:
@@ -602,7 +602,7 @@ def start_model(
 ) -> Autoencoder:
     """A model of standardised rows; default networks start alike on every device."""
     streams = spawn(stream, 2)
-    width, image = head.width(shapes.columns), shapes.convolution_input
+    width, image = head.raw_columns(shapes.columns), shapes.convolution_input
     encoding: Any = Layers(shapes.columns, shapes.widths, 2 * shapes.codes)
     decoding: Any = Layers(shapes.codes, shapes.widths[::-1], width)
     if image is not None:
@@ -614,7 +614,7 @@ def start_model(
         make_part(module, network, device, dtype, own)
         for module, network, own in ((encoder, encoding, streams[0]), (decoder, decoding, streams[1]))
     ]
-    return Autoencoder.start(parts[0], parts[1], head.to(device), latent.to(device), shapes.columns)
+    return Autoencoder.from_parts(parts[0], parts[1], head.to(device), latent.to(device), shapes.columns)
 
 
 def _make_head(estimator: BaseEstimator, source: Source, dtype: torch.dtype, stream: Generator) -> Any:
@@ -626,12 +626,12 @@ def _make_head(estimator: BaseEstimator, source: Source, dtype: torch.dtype, str
         return PoissonHead()
     if likelihood == "categorical":
         largest = torch.stack([rows.amax(0) for rows, _ in source.chunks()]).amax(0)
-        return CategoricalHead.of([int(code) + 1 for code in largest.tolist()])
+        return CategoricalHead.from_sizes([int(code) + 1 for code in largest.tolist()])
     if estimator.variance == "low_rank":
         if rank >= source.n_columns:
             raise ValueError(f"rank={rank} must be below the {source.n_columns} columns of the rows")
-        return LowRankHead.start(source.n_columns, rank, stream, dtype, floor=floor)
-    return GaussianHead.start(estimator.variance, source.n_columns, dtype, floor=floor)
+        return LowRankHead.initial(source.n_columns, rank, stream, dtype, floor=floor)
+    return GaussianHead.initial(estimator.variance, source.n_columns, dtype, floor=floor)
 
 
 def _match_means(model: Autoencoder, likelihood: Likelihood, frame: Standardisation) -> Autoencoder:
@@ -696,7 +696,7 @@ class BoundLoss:
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss and its parts."""
         own, count = self.workers.local_rows(len(rows))
-        noise = model.noise((self.draws, len(rows)), stream)
+        noise = model.draw_noise((self.draws, len(rows)), stream)
         bound = model.standard_bound(rows[own], noise[:, own])
         share = (weight[own] / (self.unit * count)).to(bound.divergence)
         fit, divergence = (bound.reconstruction + self.offset) @ share, bound.divergence @ share
@@ -739,7 +739,8 @@ class Validation:
         stream = generator(seed, self.rows.rows.device)
         with torch.no_grad():
             bounds = [
-                model.bound(rows, stream, VALIDATION_DRAWS).value() for rows, _ in self.rows.chunks(TILE)
+                model.evidence_bound(rows, stream, VALIDATION_DRAWS).value()
+                for rows, _ in self.rows.chunks(TILE)
             ]
         return np.asarray(torch.cat(bounds).double().cpu().numpy()) + self.loss.offset
 

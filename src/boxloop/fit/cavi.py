@@ -74,7 +74,7 @@ class MeanField:
 
     def name_statistics(self, statistics: Statistics) -> dict[str, Any]:
         """Statistics under their names."""
-        return {name: self.nodes[name].named(value) for name, value in statistics.items()}
+        return {name: self.nodes[name].name_statistics(value) for name, value in statistics.items()}
 
     def evaluate_log_joint(self, statistics: Statistics) -> Tensor:
         """The log-joint at any statistics; at expected ones, its expectation."""
@@ -100,12 +100,12 @@ class MeanField:
         if name not in self.conditionals:
             return self.differentiate_log_joint(name, statistics)
         others = self.name_statistics({other: value for other, value in statistics.items() if other != name})
-        return self.nodes[name].flat(self.conditionals[name](others))
+        return self.nodes[name].flatten_coefficients(self.conditionals[name](others))
 
     def find_optimal_natural(self, name: str, statistics: Statistics) -> Tensor:
         """Natural parameters of the optimal factor of one node given the others, (m, p)."""
         node = self.nodes[name]
-        natural = self.conditional_coefficients(name, statistics) - node.family.base()
+        natural = self.conditional_coefficients(name, statistics) - node.family.base_coefficients()
         inside = node.family.is_valid(natural)
         if not bool(inside.all()):
             member = int(torch.nonzero(~inside)[0])
@@ -117,7 +117,7 @@ class MeanField:
 
     def expected_statistics(self, natural: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Mean statistics of every node."""
-        return {name: node.expected(natural[name]) for name, node in self.nodes.items()}
+        return {name: node.expected_statistics(natural[name]) for name, node in self.nodes.items()}
 
     def compute_bound(self, natural: Mapping[str, Tensor], expected: Statistics) -> float:
         """The evidence lower bound: the expected log-joint and the entropies."""
@@ -136,7 +136,8 @@ class MeanField:
             if not abs(curvature) <= LINEARITY_TOLERANCE * max(float(values.abs().max()), 1.0):
                 raise ConditionalError(
                     f"The log-joint is not linear in the statistics of node {name!r} "
-                    f"({', '.join(node.named(here[name])._fields)}): its second difference is {curvature:.3g}, not 0. "
+                    f"({', '.join(node.name_statistics(here[name])._fields)}): its second difference is "
+                    f"{curvature:.3g}, not 0. "
                     "Products of members of one node belong in nodes of their own; functions of a variable other "
                     "than its statistics do not belong in this family."
                 )
@@ -159,7 +160,7 @@ class MeanField:
         """Statistics near those of a random start, but not the mean statistics of any distribution."""
         statistics = {}
         for name, node in self.nodes.items():
-            mean = node.expected(node.begin(stream))
+            mean = node.expected_statistics(node.draw_start(stream))
             statistics[name] = mean + (0.1 + 0.5 * mean.abs()) * normal(tuple(mean.shape), stream)
         return statistics
 
@@ -258,12 +259,12 @@ class NodePosterior:
     @property
     def statistics(self) -> Statistic:
         """Mean statistics under their names."""
-        return self.node.named(self.node.expected(self.natural))
+        return self.node.name_statistics(self.node.expected_statistics(self.natural))
 
     @property
     def entropy(self) -> float:
         """Entropy of all variables together."""
-        return float(self.node.entropy(self.natural, self.node.expected(self.natural)).sum())
+        return float(self.node.entropy(self.natural, self.node.expected_statistics(self.natural)).sum())
 
 
 @dataclass(frozen=True, repr=False)
@@ -469,7 +470,7 @@ def cavi(
 
 def _draw_start(field: MeanField, number: int) -> CaviState:
     stream = generator(number)
-    natural = tuple(node.begin(stream) for node in field.nodes.values())
+    natural = tuple(node.draw_start(stream) for node in field.nodes.values())
     settled = tuple(torch.zeros(node.size, dtype=torch.bool) for node in field.nodes.values())
     return CaviState(natural, settled, seed(stream))
 
@@ -485,7 +486,7 @@ def _make_sweep_step(field: MeanField, tol: float) -> Step:
         for name, node in field.nodes.items():
             fresh = field.find_optimal_natural(name, expected)
             gained += float(_compute_bound_gain(node, natural[name], fresh, expected[name]).sum())
-            natural[name], expected[name] = fresh, node.expected(fresh)
+            natural[name], expected[name] = fresh, node.expected_statistics(fresh)
         return Iteration(replace(state, natural=tuple(natural.values())), height, final=gained < tol)
 
     return step
@@ -511,7 +512,9 @@ def _make_random_scan_step(field: MeanField, tol: float) -> Step:
             fresh = field.find_optimal_natural(name, expected)[one]
             gained = float(_compute_bound_gain(node, natural[name][one], fresh, expected[name][one]))
             natural[name] = natural[name].index_copy(0, torch.tensor([member]), fresh)
-            expected[name] = expected[name].index_copy(0, torch.tensor([member]), node.expected(fresh))
+            expected[name] = expected[name].index_copy(
+                0, torch.tensor([member]), node.expected_statistics(fresh)
+            )
             settled = settled if gained < enough else torch.zeros_like(settled)
             settled[place] = True
         sizes = [field.nodes[name].size for name in names]
@@ -660,7 +663,7 @@ class QuadratureGrid:
         """Posterior means of the statistics of every node."""
         share = log_integrand.reshape(-1).softmax(0)
         sums = {
-            name: torch.zeros(node.size, len(node.family.base())).double()
+            name: torch.zeros(node.size, len(node.family.base_coefficients())).double()
             for name, node in self.field.nodes.items()
         }
         for chunk in torch.nonzero(share > 1e-18)[:, 0].split(CHUNK):
@@ -684,7 +687,7 @@ class QuadratureGrid:
             if support is not None:
                 statistics[name] = support[values]
                 continue
-            flat, one = node.family.unfold(values.reshape(len(chunk) * node.size, -1))
+            flat, one = node.family.from_free_coordinates(values.reshape(len(chunk) * node.size, -1))
             statistics[name] = flat.reshape(len(chunk), node.size, -1)
             volume = volume + one.reshape(len(chunk), -1).sum(1)
         return statistics, volume
@@ -692,12 +695,12 @@ class QuadratureGrid:
     def _condition_collapsed_node(self, statistics: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Natural parameters of the collapsed node given the others, and the log-joint without it."""
         node = self.field.nodes[self.collapse]
-        zero = torch.zeros(node.size, len(node.family.base()), dtype=torch.float64)
+        zero = torch.zeros(node.size, len(node.family.base_coefficients()), dtype=torch.float64)
         log_joint = torch.func.grad_and_value(
             lambda own: self.field.evaluate_log_joint({**statistics, self.collapse: own})
         )
         slope, rest = log_joint(zero)
-        return slope - node.family.base(), rest
+        return slope - node.family.base_coefficients(), rest
 
     def _integrate_collapsed_node(self, statistics: dict[str, Tensor]) -> Tensor:
         natural, rest = self._condition_collapsed_node(statistics)
@@ -729,7 +732,7 @@ def _build_axes(field: MeanField, name: str, natural: Tensor) -> list[GridAxis]:
     support = node.family.support()
     if support is not None:
         return [GridAxis(name, torch.arange(len(support)))] * node.size
-    centre, sd = node.family.window(natural)
+    centre, sd = node.family.quadrature_window(natural)
     low, high = (centre - HALF_WIDTH * sd).amin(0), (centre + HALF_WIDTH * sd).amax(0)
     axes = []
     for j in range(centre.shape[1]):
@@ -745,7 +748,7 @@ def _estimate_log_grid_size(field: MeanField, name: str) -> float:
     support = node.family.support()
     if support is not None:
         return node.size * math.log(len(support))
-    centre, _ = node.family.window(node.family.start(1, generator(0)))
+    centre, _ = node.family.quadrature_window(node.family.draw_start(1, generator(0)))
     return node.size * centre.shape[1] * math.log(TYPICAL_POINTS)
 
 

@@ -159,7 +159,7 @@ def _perturb(leaf: Tensor, stream: torch.Generator) -> Tensor:
 
 def _solve(model: M, expected: Expected[Any]) -> tuple[M, Any, tuple[str, ...]]:
     """M step: the next model, the averaged statistics behind it, and what had to be repaired in them."""
-    statistics, events = model.repair(expected.statistics)
+    statistics, events = model.repair_statistics(expected.statistics)
     mean = statistics * (1.0 / expected.weight)
     return model.solve(mean), mean, events
 

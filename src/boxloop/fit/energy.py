@@ -204,7 +204,7 @@ def energy_trainer(
         >>> kernels = lambda f, scale: MALA(scale).kernel(Target(f))
         >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
         >>> network = Perceptron(1, (8,))
-        >>> model = EnergyModel.start(network, network.start(generator(0)), base)
+        >>> model = EnergyModel.from_network(network, network.draw_parameters(generator(0)), base)
         >>> rows = ArraySource(torch.full((64, 1), 1.0).double())
         >>> plan = EnergyPlan(Cooling(0.02, 50), chains=64)
         >>> trainer = energy_trainer(model, Batches(rows, 32), kernels, base, plan, buffer=64, random_state=0)

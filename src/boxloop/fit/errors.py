@@ -68,7 +68,7 @@ def standard_errors(
         >>> standard_errors(model, ArraySource(rows)).errors["means"]  # sqrt(4 / 100)
         tensor([[0.2000]], dtype=torch.float64)
     """
-    free = model.free()
+    free = model.free_parameters()
     point = flatten(free)
     observed = observed_information(model, source, free, point)
     dull = observed.diagonal() <= DULL * source.reduce(model.expect).weight
@@ -80,7 +80,7 @@ def standard_errors(
     half = unit[:, None] * (basis @ (vectors[:, good] / values[good].sqrt()))
     flat = unit[:, None] * (basis @ vectors[:, ~good])
     errors = {}
-    for name, slope in differentiate_named(named or (lambda m: m.named()), model, point).items():
+    for name, slope in differentiate_named(named or (lambda m: m.named_parameters()), model, point).items():
         error = (slope @ half).square().sum(-1).sqrt()
         blind = (slope @ flat).norm(dim=-1) > 1e-4 * (slope * unit).norm(dim=-1)
         errors[name] = torch.where(blind, torch.nan, error)
@@ -91,19 +91,21 @@ def differentiate_named(
     named: Callable[[Any], Mapping[str, Tensor]], model: Any, point: Tensor
 ) -> dict[str, Tensor]:
     """Jacobian of each named parameter in the free ones, at a point near the model."""
-    free = model.free()
+    free = model.free_parameters()
 
     def evaluate(vector: Tensor, name: str) -> Tensor:
-        return named(model.with_free(unflatten(vector, free)))[name]
+        return named(model.with_free_parameters(unflatten(vector, free)))[name]
 
     return {name: jacobian(partial(evaluate, name=name), point) for name in named(model)}
 
 
 def _find_free_directions(model: Any, free: Mapping[str, Tensor], point: Tensor, unit: Tensor) -> Tensor:
     """Directions, in the given units, along which the model's constraints stay met; orthonormal columns."""
-    constraints = model.with_free(free).constraints()
+    constraints = model.with_free_parameters(free).identification_constraints()
     if constraints.numel() == 0:
         return torch.eye(len(point), dtype=point.dtype, device=point.device)
-    slope = jacobian(lambda v: model.with_free(unflatten(v, free)).constraints(), point)
+    slope = jacobian(
+        lambda v: model.with_free_parameters(unflatten(v, free)).identification_constraints(), point
+    )
     _, size, right = torch.linalg.svd(slope * unit)
     return right[int((size > 1e-10 * size[0]).sum()) :].mT

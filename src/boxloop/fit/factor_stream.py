@@ -514,8 +514,8 @@ class FactorStream:
             variant: "exact", or "paper" for Brownlie's (2021) Algorithm 2 unchanged.
             refresh: most vectors that share a pass, and the psi before it. At 16 the cost is a quarter, at the memory
                 of twice as many vectors. ``model()`` is always current.
-            expand: the parameter-expanded M step of :func:`boxloop.models.linear_gaussian.expanded`, which finds the
-                scale of the loadings in a few steps. When None: True for "exact", False for "paper".
+            expand: the parameter-expanded M step (Liu, Rubin and Wu 1998), which finds the scale of the loadings
+                in a few steps. When None: True for "exact", False for "paper".
             floor: smallest psi, as a fraction of each column's variance; when None the square root of the machine
                 epsilon for "exact", 0 for "paper".
             tile: columns per tile, for measurements.

@@ -196,7 +196,7 @@ def averages(outcome: Outcome[Any], source: Source) -> Any:
     if state.statistics is not None or outcome.interrupted:
         return state.statistics
     expected = source.reduce(state.best.expect)
-    return state.best.repair(expected.statistics)[0] * (1.0 / expected.weight)
+    return state.best.repair_statistics(expected.statistics)[0] * (1.0 / expected.weight)
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def list_concerns(
     if constant:
         which = join_words([repr(names[j]) for j in constant], most=MOST_NAMED)
         found.append(f"constant column(s) {which}: their variance is not known")
-    floored = model.family.floored() if isinstance(model, Mixture) else model.floored()
+    floored = model.family.is_floored() if isinstance(model, Mixture) else model.is_floored()
     low = torch.nonzero(floored)[:, 0].tolist()
     if low:
         found.append(

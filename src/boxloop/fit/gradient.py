@@ -34,7 +34,7 @@ class AscentState(Tree):
     @classmethod
     def start(cls, model: Any) -> AscentState:
         """From a model with free parameters, with no gradient seen yet."""
-        zero = torch.zeros_like(flatten(model.free()))
+        zero = torch.zeros_like(flatten(model.free_parameters()))
         return cls(model, zero, zero)
 
     @property
@@ -65,9 +65,9 @@ def gradient_ascent(
 
     def step(state: AscentState) -> Iteration[AscentState]:
         rows, weight = batches(state.count)
-        free = state.model.free()
+        free = state.model.free_parameters()
         point = flatten(free).requires_grad_()
-        density = state.model.with_free(unflatten(point, free)).log_prob(rows)
+        density = state.model.with_free_parameters(unflatten(point, free)).log_prob(rows)
         objective = (density * weight).sum() / weight.sum()
         (gradient,) = torch.autograd.grad(objective, point)
         t = state.count + 1
@@ -76,7 +76,7 @@ def gradient_ascent(
             first, second = 0.9 * first + 0.1 * gradient, 0.999 * second + 0.001 * gradient.square()
             move = (first / (1 - 0.9**t)) / ((second / (1 - 0.999**t)).sqrt() + 1e-8)
         with torch.no_grad():
-            model = state.model.with_free(unflatten(point.detach() + rate(t) * move, free))
+            model = state.model.with_free_parameters(unflatten(point.detach() + rate(t) * move, free))
         return Iteration(AscentState(model, first, second, t), float(objective.detach()))
 
     return step
@@ -94,15 +94,15 @@ def generalised_em(
         model = state.model
         expected = source.reduce(model.expect)
         mean = expected.statistics * (1.0 / expected.weight)
-        free = model.free()
+        free = model.free_parameters()
         point = flatten(free).requires_grad_()
-        level = model.with_free(unflatten(point, free)).complete(mean)
+        level = model.with_free_parameters(unflatten(point, free)).expected_log_likelihood(mean)
         (gradient,) = torch.autograd.grad(level, point)
         objective = float(expected.log_likelihood / expected.weight)
         length = 1.0
         for _ in range(halvings):
-            moved = model.with_free(unflatten(point.detach() + length * gradient, free))
-            if bool(moved.complete(mean) > level.detach()):
+            moved = model.with_free_parameters(unflatten(point.detach() + length * gradient, free))
+            if bool(moved.expected_log_likelihood(mean) > level.detach()):
                 return Iteration(EMState(moved), objective)
             length *= 0.5
         return Iteration(state, objective, final=True)

@@ -95,7 +95,7 @@ def fit_linear(
         if not outcome.interrupted:
             outcome = plan.run(standard, first, generator, helped)
     fit = unstandardise(outcome, source, standard, frame, kind)
-    return replace(fit, model=fit.model.canonical())
+    return replace(fit, model=fit.model.to_canonical_form())
 
 
 def prepare_rows(

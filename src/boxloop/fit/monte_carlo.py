@@ -92,13 +92,13 @@ class SampledModel(Protocol):
     def proposal_factor(self) -> Tensor:
         """Lower factor of the covariance that proposals should resemble, (q, q)."""
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Unconstrained parameters, in which the likelihood is nearly quadratic."""
 
-    def with_free(self, free: dict[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: dict[str, Tensor]) -> Self:
         """The model at other values of :meth:`free`, differentiable; ConditionError where there is none."""
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
 
 
@@ -341,7 +341,7 @@ def monte_carlo_em(
         >>> from boxloop.loop import run
         >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(400, 1).double()
-        >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
+        >>> rows = GroupedRows.from_rows((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))
@@ -424,7 +424,7 @@ def ascent_em(
         >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(300, 1).double()
         >>> counts = torch.poisson(torch.full((300,), 4.0), generator=generator(0))
-        >>> rows = GroupedRows.of(counts, one, one, torch.arange(300) // 6)
+        >>> rows = GroupedRows.from_rows(counts, one, one, torch.arange(300) // 6)
         >>> def kernels(density, scale, shape):
         ...     return RandomWalk(scale=scale, metric=shape).kernel(Target(density))
         >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), PoissonResponse())
@@ -561,7 +561,7 @@ def louis_errors(
         kernels: as in the fit.
         draws: per unit, over all its chains.
         discard: initial steps of every chain, which only estimate the covariance of each unit's latent values.
-        named: parameters whose errors are wanted, as a differentiable function of the model; ``model.named`` if None.
+        named: parameters whose errors are wanted, as a differentiable function of the model; all if None.
 
     Returns:
         Errors and the improved fit; ``state`` is unchanged.
@@ -572,7 +572,7 @@ def louis_errors(
         >>> from boxloop.numeric import generator
         >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(400, 1).double()
-        >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
+        >>> rows = GroupedRows.from_rows((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
         >>> model = RandomEffects(torch.tensor([0.4]).double(), torch.eye(1).double(), PoissonResponse())
         >>> start = MonteCarloState.start(model, rows, 10, generator(0))
         >>> def kernels(density, scale, shape):
@@ -587,7 +587,7 @@ def louis_errors(
     sums = _ScoreSums(sampler, _estimate_latent_covariance(sampler, discard))
     for path in sampler.advance_chains(-(-draws // sampler.n_chains)):
         sums.add(path.position)
-    return _compute_errors(state, sums, named or (lambda model: model.named()))
+    return _compute_errors(state, sums, named or (lambda model: model.named_parameters()))
 
 
 def _estimate_latent_covariance(sampler: ChainSampler[M], steps: int) -> Tensor:
@@ -603,7 +603,7 @@ class _ScoreSums(Generic[M]):
 
     def __init__(self, sampler: ChainSampler[M], latent_covariance: Tensor) -> None:
         self.sampler, self.latent_covariance = sampler, latent_covariance
-        self.free = sampler.state.model.free()
+        self.free = sampler.state.model.free_parameters()
         self.point = flatten(self.free)
         p, q = len(self.point), sampler.state.position.shape[1]
         self.steps = 0
@@ -617,7 +617,7 @@ class _ScoreSums(Generic[M]):
         sampler, z = self.sampler, self.sampler.group_by_unit(position)
 
         def joint(vector: Tensor) -> Tensor:
-            there = sampler.state.model.with_free(unflatten(vector, self.free))
+            there = sampler.state.model.with_free_parameters(unflatten(vector, self.free))
             moved, volume = there.transport_latent(sampler.state.model, z, self.latent_covariance)
             return there.log_joint(sampler.rows, moved) + volume
 
@@ -659,7 +659,7 @@ def _move_while_valid(model: M, free: dict[str, Tensor], point: Tensor, move: Te
     """The model after a step, which is halved until the model exists."""
     for _ in range(30):
         try:
-            return model.with_free(unflatten(point + move, free))
+            return model.with_free_parameters(unflatten(point + move, free))
         except ConditionError:
             move = 0.5 * move
     return model
@@ -682,7 +682,7 @@ def _compute_errors(
     model = _move_while_valid(
         model, free, point, basis @ (along * stretch) * min(1.0, MAX_STEP / max(reach, MAX_STEP))
     )
-    point = flatten(model.free())
+    point = flatten(model.free_parameters())
     flat = basis[:, ~good]
     errors: dict[str, Tensor] = {}
     monte_carlo: dict[str, Tensor] = {}
@@ -749,7 +749,7 @@ def newton_refine(
         >>> from boxloop.loop import run
         >>> from boxloop.sample import RandomWalk, Target
         >>> one = torch.ones(400, 1).double()
-        >>> rows = GroupedRows.of((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
+        >>> rows = GroupedRows.from_rows((torch.arange(400) // 4 % 5).double(), one, one, torch.arange(400) // 4)
         >>> model = RandomEffects(torch.tensor([0.4]).double(), torch.eye(1).double(), PoissonResponse(), shared=(0,))
         >>> start = MonteCarloState.start(model, rows, 10, generator(0))
         >>> def kernels(density, scale, shape):

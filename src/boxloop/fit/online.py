@@ -64,7 +64,7 @@ class OnlineState(Tree, Generic[S]):
         """The model of the smoothed path where there is one."""
         if self.smooth.value is None:
             return self.model
-        return self.model.solve(self.model.repair(self.smooth.value)[0])
+        return self.model.solve(self.model.repair_statistics(self.smooth.value)[0])
 
     def update(self, rows: Tensor, weight: Tensor, plan: OnlinePlan) -> Iteration[OnlineState[S]]:
         """One mini-batch; the objective is its mean log-likelihood before the update."""
@@ -75,7 +75,7 @@ class OnlineState(Tree, Generic[S]):
         events: tuple[str, ...] = ()
         assert average.value is not None
         if average.count > plan.warmup:
-            usable, events = model.repair(average.value)
+            usable, events = model.repair_statistics(average.value)
             average = Running(usable, average.count)
             model = model.solve(usable)
             if plan.smooth_after is not None and average.count > plan.smooth_after:

@@ -305,9 +305,9 @@ def spectral(
 
     Example:
         >>> import torch
-        >>> from boxloop.data import documents
+        >>> from boxloop.data import draw_topics
         >>> from boxloop.numeric import generator
-        >>> problem = documents(2, 20, generator(0))
+        >>> problem = draw_topics(2, 20, generator(0))
         >>> found = spectral(problem.source(20_000, 10, generator(1)), 2, generator(2))
         >>> place = match_topics(problem.probabilities, found.probabilities)
         >>> bool((found.probabilities[place] - problem.probabilities).abs().sum(1).max() < 0.05)

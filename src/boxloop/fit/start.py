@@ -340,7 +340,7 @@ class Racers:
     def climb(self, source: Source) -> Racers:
         """After one iteration of EM."""
         expected: Expected[Any] = source.reduce(self.models.expect)
-        statistics, _ = self.models.repair(expected.statistics)
+        statistics, _ = self.models.repair_statistics(expected.statistics)
         height = expected.log_likelihood / expected.weight
         return Racers(self.models.solve(statistics), height, height - self.height)
 
@@ -352,7 +352,7 @@ def keep_best(field: list[Racers], keep: int) -> list[Racers]:
     """
     ranking = []
     for b, racers in enumerate(field):
-        floored = racers.models.family.floored().reshape(racers.models.log_weight.shape).any(1).tolist()
+        floored = racers.models.family.is_floored().reshape(racers.models.log_weight.shape).any(1).tolist()
         for i, (height, rise) in enumerate(zip(racers.height.tolist(), racers.rise.tolist())):
             ranking.append((floored[i], -round(height, EQUAL), b, i, height + PROSPECT * rise))
     best, *others = sorted(ranking)

@@ -130,8 +130,8 @@ def _race_starts(
         rows = ArraySource(sample.rows, weight)
     models: list[Any] = []
     for share in shares:
-        candidate: Model = VariationalMixture.started(parameter_prior, sample.rows, share * weight, total)
-        models.append(candidate.ordered()[0])
+        candidate: Model = VariationalMixture.from_responsibilities(parameter_prior, sample.rows, share * weight, total)
+        models.append(candidate.order_components()[0])
     if k == 1:
         return models[0], False
     step: Any = accelerated_em(rows, elbo)
@@ -148,7 +148,7 @@ def _race_starts(
     start = EMState(ranking[0].state.best)
     last = run(step, start, max_iter=RACE_ITERATIONS, monotone=True, rounding=rounding)
     last = _prune_components(rows, last)
-    return last.state.best.ordered()[0], last.interrupted
+    return last.state.best.order_components()[0], last.interrupted
 
 
 def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> Outcome[Any]:
@@ -165,7 +165,7 @@ def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> O
         if float(best.counts[j]) < EMPTY_COUNT or int((best.counts >= EMPTY_COUNT).sum()) < 2:
             continue
         index = torch.tensor([j], device=mean.features.device)
-        start = EMState(best.solve(mean.replaced(index, torch.zeros_like(mean.features[index]))))
+        start = EMState(best.solve(mean.replace_members(index, torch.zeros_like(mean.features[index]))))
         trial = run_trial(start, max_iter=TRIAL_ITERATIONS)
         possible_rise = 0.0
         if len(trial.trace) == TRIAL_ITERATIONS:
@@ -181,7 +181,7 @@ def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> O
 def _bound_in_best_order(outcome: Outcome[Any]) -> float:
     """The bound with components in their best order, in which empty sticks come last."""
     model = outcome.state.best
-    gain: float = model.ordered()[2]
+    gain: float = model.order_components()[2]
     return outcome.trace[-1] + gain / float(model.total)
 
 
@@ -193,7 +193,7 @@ def _ascend_and_prune(
     # afterwards.
     outcome = plan.run(standard, model, generator, interrupted=interrupted)
     while plan.engine == "em" and outcome.converged and outcome.n_iter < plan.max_iter:
-        better, order, gain = outcome.state.best.ordered()
+        better, order, gain = outcome.state.best.order_components()
         state = EMState(better, (_permute_statistics(outcome.state.statistics, order),))
         if gain <= plan.tol * better.total:
             if standard.n_rows <= choose_race_size(model.n_components, standard.n_columns):
@@ -214,7 +214,7 @@ def _finish_mixture(
     outcome: Outcome[Any], source: Source, standard: Source, frame: Standardisation, kind: Coordinates
 ) -> Fit[Model]:
     statistics = averages(outcome, standard)
-    model, order, _ = outcome.state.best.ordered()
+    model, order, _ = outcome.state.best.order_components()
     if statistics is not None:
         statistics = _permute_statistics(statistics, order)
     if not isinstance(outcome.state, EMState) and not outcome.interrupted:
@@ -305,7 +305,7 @@ def fit_variational_factor(
         raise ValueError(f"variational factor analysis needs engine 'em' or 'online', got {plan.engine!r}")
     source, frame, standard = prepare_rows(source, KIND, generator, plan)
     zero = torch.zeros_like(frame.scale)
-    prior = RelevancePrior.around(
+    prior = RelevancePrior.from_moments(
         zero, zero + 1.0, relevance_shape=relevance_shape, relevance_rate=relevance_rate
     )
     plan = replace(plan, objective=elbo, tol=plan.tol / frame.weight)
@@ -322,7 +322,7 @@ def fit_variational_factor(
             first = replace(outcome.state.best, total=frame.weight, expand=plan.engine == "em")
             outcome = plan.run(standard, first, generator, wrap)
     fit = unstandardise(outcome, source, standard, frame, KIND)
-    return replace(fit, model=fit.model.canonical())
+    return replace(fit, model=fit.model.to_canonical_form())
 
 
 def make_pruning_step(step: Step[VariationalFactor], source: Source, tol: float) -> Step[VariationalFactor]:
@@ -339,15 +339,15 @@ def make_pruning_step(step: Step[VariationalFactor], source: Source, tol: float)
     def iterate(state: EMState[VariationalFactor]) -> Iteration[EMState[VariationalFactor]]:
         done = step(state)
         best = done.state.best
-        if done.rejected or not bool(best.used.any()):
+        if done.rejected or not bool(best.is_used.any()):
             return done
         present = compute_bound(best)
         rise = present - done.objective
         ends = rise <= tol
         if not ends and (rise * best.total > PRUNE_BELOW or len(done.state.path) != PRUNE_STEP):
             return done
-        weakest = int(torch.where(best.used, best.signal, torch.inf).argmin())
-        trial = EMState(best.emptied(weakest))
+        weakest = int(torch.where(best.is_used, best.signal_to_noise, torch.inf).argmin())
+        trial = EMState(best.without_factor(weakest))
         for _ in range(PRUNE_ITERATIONS):
             trial = unaccelerated(trial).state
         return replace(done, state=trial) if compute_bound(trial.best) > present + tol else done
@@ -380,7 +380,7 @@ def _race_factor_starts(
     models = [fit_likelihood(k, finish=False)]
     if plan.finish:
         models += _fit_outstanding(filled, k, total, partial(fit_likelihood, finish=True))
-    vague = VariationalFactor.vague(prior, k, total)
+    vague = VariationalFactor.from_prior(prior, k, total)
     starts = [EMState(vague.solve(filled.reduce(model.expect).statistics)) for model in models]
     if len(starts) == 1:
         return Outcome(starts[0])

@@ -3,12 +3,13 @@ from .energy import EnergyModel as EnergyModel, Perceptron as Perceptron
 from .information import (
     central_differences as central_differences,
     derivatives_by_unit as derivatives_by_unit,
-    factor_errors as factor_errors,
+    factor_standard_errors as factor_standard_errors,
     jacobian as jacobian,
     likelihood_and_score as likelihood_and_score,
     observed_information as observed_information,
 )
 from .linear_gaussian import (
+    FactorEStep as FactorEStep,
     FactorModel,
     LinearGaussian as LinearGaussian,
     LinearStatistics as LinearStatistics,
@@ -30,8 +31,8 @@ from .random_effects import (
     PoissonResponse as PoissonResponse,
     RandomEffects as RandomEffects,
     Response as Response,
+    find_modes as find_modes,
     group_log_likelihood as group_log_likelihood,
-    modes as modes,
 )
 from .vae import (
     MAX_SCORE_DRAWS as MAX_SCORE_DRAWS,
@@ -45,7 +46,6 @@ from .vae import (
     StandardNormal as StandardNormal,
 )
 from .variational_factor import (
-    ExpectedLinear as ExpectedLinear,
     RelevancePrior as RelevancePrior,
     VariationalFactor as VariationalFactor,
     best_transformation as best_transformation,

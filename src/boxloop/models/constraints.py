@@ -80,14 +80,14 @@ HEADS = (GaussianHead, LowRankHead, BernoulliHead, PoissonHead, CategoricalHead)
 LATENTS = (StandardNormal, NormalMixturePrior)
 
 
-def _enough_freedom(prior: Any, axes: Axes) -> str | None:
+def _check_degrees_of_freedom(prior: Any, axes: Axes) -> str | None:
     """Of Wishart distributions."""
     if bool((prior.dof > axes["d"] - 1).all()):
         return None
     return f"dof must be above {axes['d'] - 1} for {axes['d']} columns"
 
 
-def _of_one_kind(model: VariationalMixture[Any], axes: Axes) -> str | None:
+def _check_same_kinds(model: VariationalMixture[Any], axes: Axes) -> str | None:
     for part in ("weights", "components"):
         prior = type(getattr(model.parameter_prior, part))
         posterior = type(getattr(model.parameter_posterior, part))
@@ -101,7 +101,7 @@ def _of_one_kind(model: VariationalMixture[Any], axes: Axes) -> str | None:
     return f"parameter_posterior.components has {axes['m']} members, not {axes['k']}"
 
 
-def _has_factors(model: Any, axes: Axes) -> str | None:
+def _check_factor_precision(model: Any, axes: Axes) -> str | None:
     """Whether the posterior precision of the factors, I + loadings' loadings / noise, has a Cholesky factor."""
     loadings = model.loadings.double()
     precision = loadings.mT @ (loadings / model.noise.double()[:, None])
@@ -117,7 +117,7 @@ def _check_finite_errors(model: VariationalFactor, axes: Axes) -> str | None:
     return None if finite else "coefficients are so large beside the noise that errors overflow"
 
 
-def _network_fits(part: Part, axes: Axes) -> str | None:
+def _check_network(part: Part, axes: Axes) -> str | None:
     """The parameters of a network of ours; those of the user's modules are compared with the modules."""
     network: Any = part.network
     function = is_dataclass(network) and callable(network)
@@ -133,14 +133,16 @@ def _network_fits(part: Part, axes: Axes) -> str | None:
     if not isinstance(network, Layers | Convolutions | Deconvolutions):
         return None
     shapes = [tuple(value.shape) for value in part.parameters]
-    if shapes != network.shapes():
-        return f"parameters have the shapes {shapes}, the network needs {network.shapes()}"
+    if shapes != network.parameter_shapes():
+        return f"parameters have the shapes {shapes}, the network needs {network.parameter_shapes()}"
     axes["i"] = shapes[0][0] if not isinstance(network, Convolutions) else _pixels(network.shape)
     axes["o"] = shapes[-1][0] if not isinstance(network, Deconvolutions) else _pixels(network.shape)
-    return None if _is_bounded(part, axes["i"]) else "parameters are so large that the network overflows"
+    return (
+        None if _has_finite_output(part, axes["i"]) else "parameters are so large that the network overflows"
+    )
 
 
-def _is_bounded(part: Part, columns: int) -> bool:
+def _has_finite_output(part: Part, columns: int) -> bool:
     """Whether no row within 10 standard units makes a network of ours, or the square of its result, overflow."""
     # As |silu(x)| <= silu(|x|), no activation is above that of the absolute parameters at the absolute row.
     most = torch.full((1, columns), 10.0, dtype=part.parameters[0].dtype)
@@ -152,12 +154,12 @@ def _pixels(shape: tuple[int, int, int]) -> int:
     return shape[0] * shape[1] * shape[2]
 
 
-def _codes_fit(latent: StandardNormal, axes: Axes) -> str | None:
+def _set_code_axis(latent: StandardNormal, axes: Axes) -> str | None:
     axes["c"] = latent.columns
     return None
 
 
-def _head_fits(head: GaussianHead, axes: Axes) -> str | None:
+def _check_head(head: GaussianHead, axes: Axes) -> str | None:
     if head.log_variance is None:
         return None
     size = len(head.log_variance)
@@ -166,24 +168,24 @@ def _head_fits(head: GaussianHead, axes: Axes) -> str | None:
     return None if head.variance == "shared" or size == 1 else f"log_variance has {size} entries, not 1"
 
 
-def _autoencoder_fits(model: Autoencoder, axes: Axes) -> str | None:
+def _check_autoencoder(model: Autoencoder, axes: Axes) -> str | None:
     """Widths of the networks, as far as they are known: a module of the user's has none in the file."""
     d, c = axes["d"], axes["c"]
     if not model.head.continuous and not bool((model.origin == 0.0).all() and (model.scale == 1.0).all()):
         return f"origin must be 0 and scale 1 for a {type(model.head).__name__}, which has no other units"
-    for name, before, after in (("encoder", d, 2 * c), ("decoder", c, model.head.width(d))):
+    for name, before, after in (("encoder", d, 2 * c), ("decoder", c, model.head.raw_columns(d))):
         widths = axes.get(f"{name}_in", before), axes.get(f"{name}_out", after)
         if widths != (before, after):
             return f"the {name} maps {widths[0]} columns to {widths[1]}, not {before} to {after}"
     return None
 
 
-def _energy_fits(model: EnergyModel, axes: Axes) -> str | None:
+def _check_energy_model(model: EnergyModel, axes: Axes) -> str | None:
     if not isinstance(model.network, Perceptron):
         return None
     shapes = [tuple(value.shape) for value in model.parameters]
-    if model.network.columns != axes["d"] or shapes != model.network.shapes():
-        return f"parameters have the shapes {shapes}, the network needs {model.network.shapes()}"
+    if model.network.columns != axes["d"] or shapes != model.network.parameter_shapes():
+        return f"parameters have the shapes {shapes}, the network needs {model.network.parameter_shapes()}"
     if any(value.dtype != axes["dtype"] for value in model.parameters):
         return f"parameters must be {axes['dtype']}"
     return None
@@ -201,10 +203,10 @@ CONSTRAINTS: Table = {
     DiagonalGaussian: Constraints(mean=Array("k d"), variance=Array("k d", POSITIVE), floor=FLOOR),
     SphericalGaussian: Constraints(mean=Array("k d"), variance=Array("k 1", POSITIVE), floor=FLOOR),
     LowRankGaussian: Constraints(
-        _has_factors, centre=Array("d"), loadings=Array("d c"), noise=Array("d", POSITIVE)
+        _check_factor_precision, centre=Array("d"), loadings=Array("d c"), noise=Array("d", POSITIVE)
     ),
     TiedLowRankGaussian: Constraints(
-        _has_factors, mean=Array("k d"), loadings=Array("d c"), noise=Array("d", POSITIVE)
+        _check_factor_precision, mean=Array("k d"), loadings=Array("d c"), noise=Array("d", POSITIVE)
     ),
     Poisson: Constraints(mean=Array("k d", POSITIVE), floor=FLOOR),
     Bernoulli: Constraints(mean=Array("k d", PROBABILITY), floor=Number(least=0.0, most=0.5)),
@@ -216,22 +218,30 @@ CONSTRAINTS: Table = {
     ),
     Mixture: Constraints(log_weight=Array("k", LOG_SIMPLEX), family=Nested(FAMILIES, "k d dtype")),
     FactorModel: Constraints(
-        _has_factors, mean=Array("d"), loadings=Array("d k"), noise=Array("d", POSITIVE), floor=FLOOR
+        _check_factor_precision,
+        mean=Array("d"),
+        loadings=Array("d k"),
+        noise=Array("d", POSITIVE),
+        floor=FLOOR,
     ),
     PrincipalModel: Constraints(
-        _has_factors, mean=Array("d"), loadings=Array("d k"), noise=Array("1", POSITIVE), floor=FLOOR
+        _check_factor_precision,
+        mean=Array("d"),
+        loadings=Array("d k"),
+        noise=Array("1", POSITIVE),
+        floor=FLOOR,
     ),
     Dirichlet: Constraints(concentration=Array("k", SCALE)),
     StickBreaking: Constraints(first=Array("k-1", SCALE, least=0), second=Array("k-1", SCALE, least=0)),
     NormalInverseWishart: Constraints(
-        _enough_freedom,
+        _check_degrees_of_freedom,
         mean=Array("m d"),
         strength=Array("m", SCALE),
         dof=Array("m", SCALE),
         scale=Array("m d d", POSITIVE_DEFINITE),
     ),
     TiedInverseWishart: Constraints(
-        _enough_freedom,
+        _check_degrees_of_freedom,
         mean=Array("m d"),
         strength=Array("m", SCALE),
         dof=Array("", SCALE),
@@ -254,7 +264,7 @@ CONSTRAINTS: Table = {
         weights=Nested((Dirichlet, StickBreaking), "k dtype"), components=Nested(COMPONENTS, "m d dtype")
     ),
     VariationalMixture: Constraints(
-        _of_one_kind,
+        _check_same_kinds,
         parameter_posterior=Nested((MixturePrior,), "k d m dtype"),
         parameter_prior=Nested((MixturePrior,), "k d m=m|1 dtype"),
         total=FLOOR,
@@ -270,16 +280,16 @@ CONSTRAINTS: Table = {
         parameter_prior=Nested((RelevancePrior,), "d dtype"),
         total=FLOOR,
     ),
-    Part: Constraints(_network_fits),
-    StandardNormal: Constraints(_codes_fit),
+    Part: Constraints(_check_network),
+    StandardNormal: Constraints(_set_code_axis),
     NormalMixturePrior: Constraints(
         log_weight=Array("p"), mean=Array("p c"), log_variance=Array("p c", LOGARITHM)
     ),
-    GaussianHead: Constraints(_head_fits, log_variance=Array("v", LOGARITHM), floor=HEAD_FLOOR),
+    GaussianHead: Constraints(_check_head, log_variance=Array("v", LOGARITHM), floor=HEAD_FLOOR),
     LowRankHead: Constraints(loadings=Array("d r"), log_noise=Array("d", LOGARITHM), floor=HEAD_FLOOR),
     CategoricalHead: Constraints(sizes=Array("d", COUNTS, torch.int64)),
     Autoencoder: Constraints(
-        _autoencoder_fits,
+        _check_autoencoder,
         encoder=Nested((Part,), "i=encoder_in o=encoder_out"),
         decoder=Nested((Part,), "i=decoder_in o=decoder_out"),
         head=Nested(HEADS, "d"),
@@ -289,7 +299,7 @@ CONSTRAINTS: Table = {
         score_draws=Number(least=1, most=MAX_SCORE_DRAWS),
     ),
     EnergyModel: Constraints(
-        _energy_fits,
+        _check_energy_model,
         network=Nested((Perceptron,)),
         base=Nested((DiagonalGaussian, FullGaussian, type(None)), "d dtype"),
         origin=Array("d", LOCATION),

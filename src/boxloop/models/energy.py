@@ -35,34 +35,22 @@ from boxloop.types import Distribution
 
 @dataclass(frozen=True)
 class Perceptron:
-    r"""The network used when none is given: :math:`V(u) = w^\top h_L`, :math:`h_l = \mathrm{silu}(A_l h_{l-1} + a_l)`.
+    r"""The default energy, :math:`V(u) = w^\top h_L`, :math:`h_l = \mathrm{silu}(A_l h_{l-1} + a_l)`, without a
+    constant. It is Lipschitz, so any Gaussian base keeps it normalisable."""
 
-    It is Lipschitz, so any Gaussian base keeps it normalisable. It has no constant: Z would absorb it.
-
-    Args:
-        columns: d.
-        hidden: width of each layer.
-
-    Example:
-        >>> import torch
-        >>> network = Perceptron(2, (8,))
-        >>> network(network.start(torch.Generator()), torch.ones(3, 2).double())
-        tensor([0., 0., 0.], dtype=torch.float64)
-    """
-
-    columns: int
-    hidden: tuple[int, ...] = (64, 64)
+    columns: int  # d
+    hidden: tuple[int, ...] = (64, 64)  # width of each layer
 
     def __post_init__(self) -> None:
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden must name at least one positive width, got {self.hidden}")
 
-    def shapes(self) -> list[tuple[int, ...]]:
+    def parameter_shapes(self) -> list[tuple[int, ...]]:
         """Of the parameters."""
         pairs = pairwise((self.columns, *self.hidden))
         return [*(shape for pair in pairs for shape in (pair, pair[1:])), (self.hidden[-1],)]
 
-    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    def draw_parameters(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random layers under a last one of zeros: the model is its base distribution."""
         parameters: list[Tensor] = []
         before = self.columns
@@ -82,39 +70,19 @@ class Perceptron:
 
 @dataclass(frozen=True)
 class EnergyModel(Tree):
-    r"""A density known up to a constant, with what was found out about the constant.
+    """A density known up to a constant, with an estimate of the constant and draws where there are any."""
 
-    Args:
-        network: V, a function of parameters and standardised rows.
-        parameters: of the network.
-        base: b, a single normalised distribution over standardised rows; None for :math:`b = 1`.
-        origin: o, (d,).
-        scale: s, (d,), positive.
-        log_partition: log Z, where it was estimated.
-        log_partition_error: its standard error.
-        draws: independent draws of the model (N, d), for criticism.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.distributions import DiagonalGaussian
-        >>> network = Perceptron(1, (4,))
-        >>> base = DiagonalGaussian(torch.zeros(1, 1).double(), torch.ones(1, 1).double())
-        >>> model = EnergyModel.start(network, network.start(torch.Generator()), base)
-        >>> model.energy(torch.zeros(1, 1).double())  # log(2 pi) / 2: it starts at its base
-        tensor([0.9189], dtype=torch.float64)
-    """
-
-    network: Any
+    network: Any  # V, a function of parameters and standardised rows
     parameters: tuple[Tensor, ...]
-    base: Any
-    origin: Tensor
-    scale: Tensor
-    log_partition: Tensor | None = None
-    log_partition_error: Tensor | None = None
-    draws: Tensor | None = None
+    base: Any  # b, one normalised distribution over standardised rows; None for b = 1
+    origin: Tensor  # o, (d,)
+    scale: Tensor  # s, (d,), positive
+    log_partition: Tensor | None = None  # log Z, where it was estimated
+    log_partition_error: Tensor | None = None  # its standard error
+    draws: Tensor | None = None  # independent draws of the model (N, d), for criticism
 
     @classmethod
-    def start(
+    def from_network(
         cls,
         network: Network,
         parameters: tuple[Tensor, ...],
@@ -144,11 +112,7 @@ class EnergyModel(Tree):
         return -potential if self.base is None else self.base.log_prob(standard)[0] - potential
 
     def potential(self, standard: Tensor) -> Tensor:
-        """V(u) of standardised rows, (n,): the part that depends on parameters.
-
-        Raises:
-            ValueError: the network does not give one number per row.
-        """
+        """V(u) of standardised rows, (n,): the part that depends on parameters."""
         energies: Tensor = self.network(self.parameters, standard)
         if energies.shape != standard.shape[:1]:
             raise ValueError(
@@ -166,11 +130,7 @@ class EnergyModel(Tree):
         return self.scale.log().sum() - self.log_density(self.standardise(rows)).to(self.scale.dtype)
 
     def log_prob(self, rows: Tensor) -> Tensor:
-        """Log-density of each row, (n,).
-
-        Raises:
-            ValueError: the partition function was not estimated.
-        """
+        """Log-density of each row, (n,), where the partition function was estimated."""
         if self.log_partition is None:
             raise ValueError("the partition function of this model is not known: estimate it first")
         return -self.energy(rows) - self.log_partition
@@ -185,11 +145,7 @@ class EnergyModel(Tree):
         )
 
     def prior(self) -> Empirical:
-        """The distribution of a row, known by draws.
-
-        Raises:
-            ValueError: the model has none.
-        """
+        """The distribution of a row, known by draws."""
         if self.draws is None:
             raise ValueError("this model has no draws to be criticised by: sample it first")
         return Empirical(self.draws)

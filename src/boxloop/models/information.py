@@ -23,10 +23,12 @@ def likelihood_and_score(
     model: Any, source: Source, free: Mapping[str, Tensor], point: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Log-likelihood of all rows, less the base measure, and its gradient by Fisher's identity: one E step."""
-    expected = source.reduce(model.with_free(unflatten(point, free)).expect)
+    expected = source.reduce(model.with_free_parameters(unflatten(point, free)).expect)
     moving = point.clone().requires_grad_()
     with torch.enable_grad():
-        level = model.with_free(unflatten(moving, free)).complete(expected.statistics)
+        level = model.with_free_parameters(unflatten(moving, free)).expected_log_likelihood(
+            expected.statistics
+        )
         (gradient,) = torch.autograd.grad(level, moving)
     return expected.log_likelihood, gradient
 
@@ -57,11 +59,7 @@ def jacobian(function: Callable[[Tensor], Tensor], point: Tensor) -> Tensor:
 def derivatives_by_unit(
     function: Callable[[Tensor], Tensor], point: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Outputs (n,), the gradient of each, (n, p), and the second derivative of their weighted sum, (p, p).
-
-    The gradient of a weighted sum is linear in the weights, so its derivative in them is the gradient of every
-    output, at the cost of p backward passes instead of n.
-    """
+    """Outputs (n,), the gradient of each, (n, p), and the second derivative of their weighted sum, (p, p)."""
     moving = point.detach().clone().requires_grad_()
     with torch.enable_grad():
         value = function(moving)
@@ -71,6 +69,7 @@ def derivatives_by_unit(
             zero = value.new_zeros(len(value), len(point))
             return value, zero, value.new_zeros(len(point), len(point))
         (gradient,) = torch.autograd.grad(total, moving, create_graph=True)
+        # The gradient is linear in the shares: its derivative in them is that of every output, in p passes, not n.
         by_unit, curvature = [], []
         for one in gradient:
             first, second = torch.autograd.grad(one, (share, moving), retain_graph=True, allow_unused=True)
@@ -87,33 +86,20 @@ class FactorErrors(NamedTuple):
     log_noise: Tensor
 
 
-def factor_errors(loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: Tensor) -> FactorErrors:
-    r"""Standard errors of a factor model, the factors integrated out, by the inverse of the expected information.
+def factor_standard_errors(
+    loadings: Tensor, noise: Tensor, present: Tensor, prior_rate: Tensor
+) -> FactorErrors:
+    r"""Standard errors of a factor model with :math:`F^\top \Psi^{-1} F` diagonal, by the inverse of the expected
+    information.
 
-    With :math:`s_j = f_j / \sqrt{\psi_j}`, the columns of U orthonormal axes of these rows, :math:`P = I - U U^\top`
-    and :math:`\theta_r - 1` the eigenvalues of :math:`\sum_j s_j s_j^\top`, the information on the logarithms of the
-    noise variances, the loadings profiled out, is
+    With :math:`s_j = f_j / \sqrt{\psi_j}`, U orthonormal axes of these rows, :math:`P = I - U U^\top` and
+    :math:`\theta_r - 1` the eigenvalues of :math:`\sum_j s_j s_j^\top`, the information on the logarithms of the
+    noise is :math:`H_{ij} = \tfrac n2 P_{ij}^2 + [i = j]\, b_j / \psi_j` (Lawley and Maxwell 1971, *Factor Analysis
+    as a Statistical Method*, chapter 5), with b the rate of an inverse gamma prior. The error of a loading is that
+    for known noise (Anderson 1963) and :math:`J_r H^{-1} J_r^\top`, :math:`J_r = \partial f_r / \partial \log \psi`.
 
-    .. math:: H_{ij} = \tfrac n2 P_{ij}^2 + [i = j]\, b_j / \psi_j
-
-    (Lawley and Maxwell 1971, *Factor Analysis as a Statistical Method*, chapter 5), to which an inverse gamma prior of
-    rate b adds the last term. Loadings with :math:`F^\top \Psi^{-1} F` diagonal are eigenvectors, whose error is that
-    for known noise (Anderson 1963) and what the error of the noise adds, :math:`J_r H^{-1} J_r^\top` with
-    :math:`J_r = \partial f_r / \partial \log \psi`. A mean errs by the variance of its column over n.
-
-    Args:
-        loadings: F, (d, k), with :math:`F^\top \Psi^{-1} F` nearly diagonal.
-        noise: psi, (d,).
-        present: weight of the values of each column, (d,); they are taken to be missing completely at random. Errors
-            are then approximate: right to 5% for one factor, and for more of them too small, by about half the share
-            of values that is missing with two and all of it with three.
-        prior_rate: rates b of the inverse gamma prior of the noise variances, (d,).
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(3).double()
-        >>> factor_errors(torch.zeros(3, 0).double(), one, 50 * one, one * 0.0).log_noise  # sqrt(2 / 50)
-        tensor([0.2000, 0.2000, 0.2000], dtype=torch.float64)
+    Deviation: values are taken to be missing completely at random. Errors are then right to 5% for one factor, and too
+    small for more, by half the share of missing values with two factors and all of it with three.
     """
     n = present.max()
     part = (present / n).clamp(min=1e-12)

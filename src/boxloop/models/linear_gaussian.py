@@ -18,8 +18,8 @@ from typing import Self
 import torch
 from torch import Generator, Tensor
 
-from boxloop.distributions import DiagonalGaussian, LowRankGaussian, observed_precision
-from boxloop.numeric import covariance as forms, has_missing, product, woodbury
+from boxloop.distributions import DiagonalGaussian, LowRankGaussian
+from boxloop.numeric import covariance as forms, has_missing, product
 from boxloop.tree import Tree
 from boxloop.types import Expected
 
@@ -28,134 +28,149 @@ LOG_2PI = math.log(2 * math.pi)
 
 @dataclass(frozen=True)
 class LinearStatistics(Tree):
-    r"""Expected sums over rows.
+    """Expected sums over rows, with u = (z, 1)."""
 
-    Args:
-        square: :math:`\sum w x_j^2` over values present, (d,).
-        cross: :math:`\sum w x_j E[u]^\top` over values present, (d, k + 1).
-        latent: :math:`\sum w E[u u^\top]` over all rows, (k + 1, k + 1).
-        absent: the same over the rows in which column j is missing, (d, k + 1, k + 1); (1, ...) when none is.
-    """
-
-    square: Tensor
-    cross: Tensor
-    latent: Tensor
-    absent: Tensor
+    square: Tensor  # sum of w x_j^2 over values present, (d,)
+    cross: Tensor  # sum of w x_j E[u]' over values present, (d, k + 1)
+    latent: Tensor  # sum of w E[u u'] over all rows, (k + 1, k + 1)
+    absent: Tensor  # the same over rows that lack column j, (d, k + 1, k + 1); (1, ...) when none does
 
     @property
-    def present(self) -> Tensor:
+    def present_weight(self) -> Tensor:
         """Weight of the values present in each column, (d,) or (1,)."""
         return self.latent[-1, -1] - self.absent[:, -1, -1]
 
-    def squared_deviations(self, mean: Tensor, total: Tensor) -> Tensor:
-        """Sum of squares about a mean (d,), of complete rows of so much weight in all, (d,)."""
-        return self.square - 2.0 * mean * self.cross[:, -1] + total * mean.square()
-
-    def regress(self) -> Tensor:
+    def solve_regressions(self) -> Tensor:
         """Coefficients of u for every column, (d, k + 1)."""
         inner = self.latent - self.absent
         if inner.shape[0] == 1:
             return torch.linalg.solve(inner[0], self.cross.mT).mT
         return torch.linalg.solve(inner, self.cross[..., None])[..., 0]
 
-    def residual(self, coefficients: Tensor) -> Tensor:
+    def residual_squares(self, coefficients: Tensor) -> Tensor:
         """Expected residual sum of squares of each column, (d,)."""
         inner = self.latent - self.absent
         fitted = (coefficients[:, None] @ inner)[:, 0] if len(inner) > 1 else coefficients @ inner[0]
         return self.square - ((2.0 * self.cross - fitted) * coefficients).sum(1)
 
 
-def expect_linear(
-    mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor, weight: Tensor
-) -> Expected[LinearStatistics]:
-    """E step of x = mean + loadings z + noise on a tile of rows (n, d)."""
-    columns = rows.mT.contiguous()
-    if has_missing(columns):
-        return _expect_missing(mean, loadings, noise, rows, weight)
-    low = columns.dtype
-    factor, log_det = woodbury(loadings, noise)
-    scaled = (loadings / noise[:, None]).mT
-    score = product(scaled.to(low), columns) - (scaled @ mean)[:, None].to(low)
-    statistics, explained = complete_statistics(columns, weight, factor, score)
-    total = weight.sum()
-    quadratic = (statistics.squared_deviations(mean, total) / noise).sum() - explained
-    log_likelihood = -0.5 * (quadratic + total * (log_det + len(noise) * LOG_2PI))
-    return Expected(statistics, log_likelihood, total)
+@dataclass(frozen=True)
+class FactorEStep(Tree):
+    r"""E step of a linear-Gaussian model whose coefficients have a distribution; a value is one without width.
 
+    :math:`E[\tau_j f_j f_j^\top] = \bar\tau_j m_j m_j^\top + V_j`, so the factors of row i are normal with
 
-def complete_statistics(
-    columns: Tensor, weight: Tensor, factor: Tensor, score: Tensor
-) -> tuple[LinearStatistics, Tensor]:
-    """Statistics of complete rows, and the sum of squares that their factors explain.
+    .. math:: K_i = I + \sum_{j \text{ seen}} (\bar\tau_j m_j m_j^\top + V_j)_{zz}, \qquad
+              K_i E[z_i] = h_i = \sum_{j \text{ seen}} \bar\tau_j (x_{ij} - m_{jc}) m_{jz} - (V_j)_{zc}
 
-    Args:
-        columns: (d, n).
-        weight: (n,).
-        factor: lower Cholesky factor of the precision of z given a row, (k, k).
-        score: that precision times the mean of z, (k, n).
+    and the row adds to the evidence bound
+
+    .. math:: \log \int e^{E[\log p(x_i, z)]} dz = \tfrac12 \sum_{j \text{ seen}} \left( E[\log \tau_j] - \log 2\pi
+              - \bar\tau_j (x_{ij} - m_{jc})^2 - (V_j)_{cc} \right)
+              + \tfrac12 h_i^\top K_i^{-1} h_i - \tfrac12 \log |K_i|.
+
+    Complete rows share one K; a row with missing values has its own.
     """
-    low, k = columns.dtype, len(factor)
-    half = torch.linalg.solve_triangular(factor.to(low), score, upper=False)
-    z = torch.linalg.solve_triangular(factor.mT.to(low), half, upper=True)
-    u = torch.cat([z, z.new_ones(1, z.shape[1])])
-    heavy = u * weight.to(low)
-    cross = product(columns, heavy.mT).double()
-    latent = (heavy @ u.mT).double()
-    latent[:k, :k] += weight.sum() * torch.cholesky_inverse(factor)
-    square = (columns.square() @ weight.to(low)).double()
-    statistics = LinearStatistics(square, cross, latent, torch.zeros_like(latent)[None])
-    return statistics, half.square().sum(0).double() @ weight
+
+    coefficients: Tensor  # m, loadings and last the mean, (d, k + 1)
+    covariance: Tensor  # V, (d, k + 1, k + 1), or (1, ...) where all columns share it
+    precision: Tensor  # expected noise precisions, (d,)
+    log_precision: Tensor  # their expected logarithms, (d,)
+
+    @property
+    def _scaled_loadings(self) -> Tensor:
+        """Loadings times precisions, (d, k)."""
+        return self.coefficients[:, :-1] * self.precision[:, None]
+
+    def _factor_complete(self) -> tuple[Tensor, Tensor]:
+        """Cholesky factor of K of a complete row, (k, k), and the sum of V over all columns, (k + 1, k + 1)."""
+        k = self.coefficients.shape[1] - 1
+        covariance = self.covariance.sum(0) * (len(self.precision) / len(self.covariance))
+        inner = self._scaled_loadings.mT @ self.coefficients[:, :k] + covariance[:k, :k]
+        inner.diagonal().add_(1.0)
+        return torch.linalg.cholesky(inner), covariance
+
+    def _factor_seen(self, seen: Tensor) -> Tensor:
+        """Cholesky factors of K of every row, (n, k, k)."""
+        d, k = len(self.precision), self.coefficients.shape[1] - 1
+        outer = (
+            self._scaled_loadings[:, :, None] * self.coefficients[:, None, :k] + self.covariance[:, :k, :k]
+        )
+        inner = (seen @ outer.reshape(d, k * k)).reshape(-1, k, k)
+        inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
+        return torch.linalg.cholesky(inner)
+
+    def _centre_rows(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows less their means, zero where missing, and which values are there, both (n, d); h, (n, k)."""
+        d, k = len(self.precision), self.coefficients.shape[1] - 1
+        rows = rows.to(self.precision.dtype)
+        seen = ~torch.isnan(rows)
+        deviation = torch.where(seen, rows - self.coefficients[:, -1], 0.0)
+        present = seen.to(rows.dtype)
+        score = deviation @ self._scaled_loadings - present @ self.covariance[:, :k, k].expand(d, k)
+        return deviation, present, score
+
+    def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
+        _, seen, score = self._centre_rows(rows)
+        if bool((seen > 0).all()):
+            factor, _ = self._factor_complete()
+            z = torch.cholesky_solve(score.mT, factor).mT
+            return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
+        factor = self._factor_seen(seen)
+        return torch.cholesky_solve(score[..., None], factor)[..., 0], torch.cholesky_inverse(factor)
+
+    def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        """Statistics of a tile of rows (n, d), and what they add to the bound."""
+        columns = rows.mT.contiguous()
+        if has_missing(columns):
+            return self._expect_missing(rows, weight)
+        return self._expect_complete(columns, weight)
+
+    def _expect_complete(self, columns: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        low, k = columns.dtype, self.coefficients.shape[1] - 1
+        mean, scaled = self.coefficients[:, k], self._scaled_loadings.mT
+        factor, covariance = self._factor_complete()
+        score = product(scaled.to(low), columns) - (scaled @ mean + covariance[:k, k])[:, None].to(low)
+        half = torch.linalg.solve_triangular(factor.to(low), score, upper=False)
+        z = torch.linalg.solve_triangular(factor.mT.to(low), half, upper=True)
+        u = torch.cat([z, z.new_ones(1, z.shape[1])])
+        heavy = u * weight.to(low)
+        cross = product(columns, heavy.mT).double()
+        latent = (heavy @ u.mT).double()
+        total = weight.sum()
+        latent[:k, :k] += total * torch.cholesky_inverse(factor)
+        square = (columns.square() @ weight.to(low)).double()
+        explained = half.square().sum(0).double() @ weight
+        apart = self.precision @ (square - 2.0 * mean * cross[:, -1] + total * mean.square())
+        level = (self.log_precision - LOG_2PI).sum() - covariance[k, k] - 2.0 * factor.diagonal().log().sum()
+        statistics = LinearStatistics(square, cross, latent, torch.zeros_like(latent)[None])
+        return Expected(statistics, 0.5 * (total * level - apart + explained), total)
+
+    def _expect_missing(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
+        deviation, seen, score = self._centre_rows(rows)
+        d, k = len(self.precision), self.coefficients.shape[1] - 1
+        factor = self._factor_seen(seen)
+        half = torch.linalg.solve_triangular(factor, score[..., None], upper=False)
+        z = torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
+        u = torch.cat([z, z.new_ones(len(z), 1)], dim=1)
+        inner = u[:, :, None] * u[:, None, :]
+        inner[:, :k, :k] += torch.cholesky_inverse(factor)
+        inner = (inner * weight[:, None, None]).reshape(len(z), -1)
+        absent = ((1.0 - seen).mT @ inner).reshape(d, k + 1, k + 1)
+        filled = torch.nan_to_num(rows.to(seen.dtype), nan=0.0)
+        heavy = filled * weight[:, None]
+        level = seen @ (self.log_precision - LOG_2PI - self.covariance[:, k, k])
+        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
+        value = 0.5 * (level - deviation.square() @ self.precision - log_det + half.square().sum((1, 2)))
+        latent = inner.sum(0).reshape(k + 1, k + 1)
+        statistics = LinearStatistics((heavy * filled).sum(0), heavy.mT @ u, latent, absent)
+        return Expected(statistics, value @ weight, weight.sum())
 
 
-def latent_posterior(mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
-    deviation = rows.to(noise.dtype) - mean
-    seen = ~torch.isnan(deviation)
-    deviation = torch.where(seen, deviation, 0.0)
-    score = deviation @ (loadings / noise[:, None])
-    if bool(seen.all()):
-        factor, _ = woodbury(loadings, noise)
-        z = torch.cholesky_solve(score.mT, factor).mT
-        return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
-    factor = torch.linalg.cholesky(observed_precision(loadings, noise, seen.to(noise.dtype)))
-    return torch.cholesky_solve(score[..., None], factor)[..., 0], torch.cholesky_inverse(factor)
-
-
-def _expect_missing(
-    mean: Tensor, loadings: Tensor, noise: Tensor, rows: Tensor, weight: Tensor
-) -> Expected[LinearStatistics]:
-    rows = rows.to(noise.dtype)
-    seen = (~torch.isnan(rows)).to(noise.dtype)
-    filled = torch.nan_to_num(rows, nan=0.0)
-    deviation = torch.nan_to_num(rows - mean, nan=0.0)
-    factor = torch.linalg.cholesky(observed_precision(loadings, noise, seen))
-    score = (deviation @ (loadings / noise[:, None]))[..., None]
-    half = torch.linalg.solve_triangular(factor, score, upper=False)
-    z = torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
-    n, k = z.shape
-    u = torch.cat([z, z.new_ones(n, 1)], dim=1)
-    inner = u[:, :, None] * u[:, None, :]
-    inner[:, :k, :k] += torch.cholesky_inverse(factor)
-    inner = (inner * weight[:, None, None]).reshape(n, -1)
-    absent = ((1.0 - seen).mT @ inner).reshape(-1, k + 1, k + 1)
-    heavy = filled * weight[:, None]
-    log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1) + seen @ noise.log()
-    quadratic = (deviation.square() / noise).sum(1) - half.square().sum((1, 2))
-    log_density = -0.5 * (quadratic + log_det + seen.sum(1) * LOG_2PI)
-    statistics = LinearStatistics(
-        (heavy * filled).sum(0), heavy.mT @ u, inner.sum(0).reshape(k + 1, k + 1), absent
-    )
-    return Expected(statistics, log_density @ weight, weight.sum())
-
-
-def expanded(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Mean and loadings after the parameter-expanded M step (Liu, Rubin and Wu 1998).
-
-    The factors' distribution is let free, :math:`z \sim N(\bar z, K)`, fitted, and absorbed:
-    :math:`F \leftarrow F K^{1/2}`, :math:`c \leftarrow c + F \bar z`. The likelihood never falls, and the rate of
-    convergence is at least the plain step's (one step alone may rise less); the scale of F converges in a few
-    iterations instead of hundreds.
-    """
+def apply_parameter_expansion(coefficients: Tensor, latent: Tensor) -> tuple[Tensor, Tensor]:
+    r"""Mean and loadings after the parameter-expanded M step (Liu, Rubin and Wu 1998): :math:`F K^{1/2}`, :math:`c +
+    F \bar z` where :math:`z \sim N(\bar z, K)`. The scale of F converges in a few iterations instead of hundreds."""
     loadings, mean = coefficients[:, :-1], coefficients[:, -1]
     total = latent[-1, -1]
     centre = latent[:-1, -1] / total
@@ -174,7 +189,7 @@ class LinearGaussian(Tree):
     expand: bool = True
 
     @abstractmethod
-    def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
+    def fit_noise(self, residual: Tensor, present: Tensor) -> Tensor:
         """Noise variances from residual sums of squares (d,) and the weight of the values behind them."""
 
     @property
@@ -196,28 +211,38 @@ class LinearGaussian(Tree):
         """The marginal distribution of a row."""
         return LowRankGaussian(self.mean, self.loadings, self.psi)
 
+    def e_step(self) -> FactorEStep:
+        """The E step at these coefficients, which are known."""
+        coefficients = torch.cat([self.loadings, self.mean[:, None]], dim=1)
+        size = coefficients.shape[1]
+        return FactorEStep(
+            coefficients, coefficients.new_zeros(1, size, size), 1.0 / self.psi, -self.psi.log()
+        )
+
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         """E step: moments of the factors given each row (Brownlie 2021, eq. 4.28)."""
-        return expect_linear(self.mean, self.loadings, self.psi, rows, weight)
+        return self.e_step().expect(rows, weight)
 
-    def repair(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
+    def repair_statistics(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
         """Nothing can go wrong that a floor does not mend."""
         return statistics, ()
 
     def solve(self, statistics: LinearStatistics) -> Self:
         """M step: regress every column on the factors (Brownlie 2021, eq. 4.29 to 4.31)."""
-        coefficients = statistics.regress()
-        noise = self.fitted_noise(statistics.residual(coefficients), statistics.present).clamp(min=self.floor)
+        coefficients = statistics.solve_regressions()
+        noise = self.fit_noise(statistics.residual_squares(coefficients), statistics.present_weight).clamp(
+            min=self.floor
+        )
         mean, loadings = coefficients[:, -1], coefficients[:, :-1]
         if self.expand:
-            mean, loadings = expanded(coefficients, statistics.latent)
+            mean, loadings = apply_parameter_expansion(coefficients, statistics.latent)
         return type(self)(mean, loadings, noise, self.floor, self.expand)
 
-    def complete(self, statistics: LinearStatistics) -> Tensor:
+    def expected_log_likelihood(self, statistics: LinearStatistics) -> Tensor:
         """Expected complete-data log-likelihood, up to the prior of the factors."""
         coefficients = torch.cat([self.loadings, self.mean[:, None]], dim=1)
-        residual = statistics.residual(coefficients) / self.psi
-        return -0.5 * (residual + statistics.present * (self.psi.log() + LOG_2PI)).sum()
+        residual = statistics.residual_squares(coefficients) / self.psi
+        return -0.5 * (residual + statistics.present_weight * (self.psi.log() + LOG_2PI)).sum()
 
     def log_base(self, rows: Tensor) -> None:
         """None."""
@@ -228,7 +253,7 @@ class LinearGaussian(Tree):
 
     def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n, k) and covariance (n, k, k) of the factors given each row."""
-        return latent_posterior(self.mean, self.loadings, self.psi, rows)
+        return self.e_step().posterior(rows)
 
     def moments(self) -> tuple[Tensor, forms.LowRank]:
         """Exact mean (d,) and covariance of a row."""
@@ -239,37 +264,36 @@ class LinearGaussian(Tree):
         z = self.prior().draw(n, generator)[0]
         return self.emission(z).draw(1, generator)[:, 0], z
 
-    def canonical(self) -> Self:
+    def to_canonical_form(self) -> Self:
         r"""Rotated so that :math:`F^\top \Psi^{-1} F` is diagonal, largest first; signs fixed in units of the noise."""
         left, size, _ = torch.linalg.svd(self.loadings / self.psi.sqrt()[:, None], full_matrices=False)
-        dust = len(left) * torch.finfo(size.dtype).eps * size.amax()
-        size = torch.where(
-            size > dust, size, 0.0
-        )  # where noise is small, what rounding leaves would show in scores
+        # Where noise is small, what rounding leaves would show in scores.
+        rounding = len(left) * torch.finfo(size.dtype).eps * size.amax()
+        size = torch.where(size > rounding, size, 0.0)
         loadings = self.psi.sqrt()[:, None] * left * size
         sign = torch.sign(left.gather(0, left.abs().argmax(0, keepdim=True)))
         sign = torch.where(sign == 0, 1.0, sign)
         return type(self)(self.mean, loadings * sign, self.noise, self.floor, self.expand)
 
-    def floored(self) -> Tensor:
+    def is_floored(self) -> Tensor:
         """Which columns have a noise variance at the floor (Heywood cases), (d,)."""
         return self.noise <= self.floor * (1 + 1e-6)
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Free parameters, any values of which are a model: mean, loadings, log-noise."""
         return {"mean": self.mean, "loadings": self.loadings, "log_noise": self.noise.log()}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The model at other values of the free parameters."""
         return type(self)(free["mean"], free["loadings"], free["log_noise"].exp(), self.floor, self.expand)
 
-    def constraints(self) -> Tensor:
+    def identification_constraints(self) -> Tensor:
         r"""Off-diagonal entries of :math:`F^\top \Psi^{-1} F`: zero in the canonical rotation."""
         inner = self.loadings.mT @ (self.loadings / self.psi[:, None])
         i, j = torch.triu_indices(len(inner), len(inner), offset=1, device=inner.device)
         return inner[i, j]
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"mean": self.mean, "components": self.loadings.mT, "noise_variance": self.noise}
 
@@ -292,7 +316,7 @@ class FactorModel(LinearGaussian):
         tensor([[2., 2., 2.]])
     """
 
-    def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
+    def fit_noise(self, residual: Tensor, present: Tensor) -> Tensor:
         """One variance a column (Brownlie 2021, eq. 4.31)."""
         return residual / present
 
@@ -324,7 +348,7 @@ class PrincipalModel(LinearGaussian):
         tensor([1.])
     """
 
-    def fitted_noise(self, residual: Tensor, present: Tensor) -> Tensor:
+    def fit_noise(self, residual: Tensor, present: Tensor) -> Tensor:
         """The residual averaged over all values present, (1,)."""
         return (residual.sum() / present.expand_as(residual).sum())[None]
 

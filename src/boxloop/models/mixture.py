@@ -65,14 +65,14 @@ class Mixture(Tree, Generic[S]):
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
         """E step: responsibilities are a softmax over components, and stay in this function."""
         view = self.family.view(rows)
-        share = view.joint(self.log_weight.reshape(-1)).unflatten(0, self.log_weight.shape)
+        share = view.log_joint(self.log_weight.reshape(-1)).unflatten(0, self.log_weight.shape)
         peak = share.amax(-2, keepdim=True)
         total = threshold_(share.sub_(peak), FAINT[share.dtype], -torch.inf).exp_().sum(-2, keepdim=True)
         statistics = view.summarise(share.mul_(weight.to(share.dtype) / total).reshape(-1, len(weight)))
         log_density = peak.add_(total.log_())[..., 0, :]
         return Expected(statistics, log_density.double() @ weight, weight.sum())
 
-    def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
+    def repair_statistics(self, statistics: S) -> tuple[S, tuple[str, ...]]:
         """Give every empty component a part of the largest one, which is split in as many as it takes."""
         count = statistics.features[:, 0].reshape(-1, self.log_weight.shape[-1])
         empty = count <= EMPTY * count.sum(1, keepdim=True)
@@ -88,7 +88,7 @@ class Mixture(Tree, Generic[S]):
                 if len(members) > 1:
                     index = i * count.shape[1] + torch.tensor(members, device=count.device)
                     pieces = self.family.split(int(index[0]), len(members))
-                    statistics = statistics.replaced(index, pieces * (count[i, largest] / len(members)))
+                    statistics = statistics.replace_members(index, pieces * (count[i, largest] / len(members)))
                     events += [f"component {m} was empty; component {largest} was split" for m in members[1:]]
         return statistics, tuple(events)
 
@@ -96,7 +96,7 @@ class Mixture(Tree, Generic[S]):
         """M step: weights are shares of the total, members match their averaged features."""
         count = statistics.features[:, 0].reshape(self.log_weight.shape)
         weight = count / count.sum(-1, keepdim=True)
-        return type(self)(weight.log(), self.family.fitted(statistics))
+        return type(self)(weight.log(), self.family.fit_statistics(statistics))
 
     def select(self, index: Tensor) -> Self:
         """The mixtures at ``index``, where several stand side by side."""
@@ -104,9 +104,9 @@ class Mixture(Tree, Generic[S]):
         members = (index[:, None] * k + torch.arange(k, device=index.device)).reshape(-1)
         return type(self)(self.log_weight[index], self.family.select(members))
 
-    def complete(self, statistics: S) -> Tensor:
+    def expected_log_likelihood(self, statistics: S) -> Tensor:
         """Expected complete-data log-likelihood Q of this model under statistics from any other."""
-        return statistics.features[:, 0] @ self.log_weight + self.family.complete(statistics)
+        return statistics.features[:, 0] @ self.log_weight + self.family.expected_log_likelihood(statistics)
 
     def log_base(self, rows: Tensor) -> Tensor | None:
         """The family's base measure."""
@@ -114,13 +114,13 @@ class Mixture(Tree, Generic[S]):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of each row, (n,)."""
-        density = self.family.view(rows).joint(self.log_weight).logsumexp(0)
+        density = self.family.view(rows).log_joint(self.log_weight).logsumexp(0)
         base = self.log_base(rows)
         return density if base is None else density + base
 
     def posterior(self, rows: Tensor) -> Tensor:
         """Probability of each component given each row, (n, k)."""
-        return self.family.view(rows).joint(self.log_weight).softmax(0).mT
+        return self.family.view(rows).log_joint(self.log_weight).softmax(0).mT
 
     def moments(self) -> tuple[Tensor, forms.Dense]:
         """Exact mean (d,) and covariance (1, d, d) of a row, by the law of total variance."""
@@ -145,19 +145,19 @@ class Mixture(Tree, Generic[S]):
         """The mixture of ``origin + scale * x``."""
         return type(self)(self.log_weight, self.family.affine(origin, scale))
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Free parameters, any values of which are a model."""
-        return {"logits": self.log_weight[1:] - self.log_weight[0], **self.family.free()}
+        return {"logits": self.log_weight[1:] - self.log_weight[0], **self.family.free_parameters()}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The mixture at other values of the free parameters."""
         logits = torch.cat([free["logits"].new_zeros(1), free["logits"]])
-        return type(self)(logits.log_softmax(0), self.family.with_free(free))
+        return type(self)(logits.log_softmax(0), self.family.with_free_parameters(free))
 
-    def constraints(self) -> Tensor:
+    def identification_constraints(self) -> Tensor:
         """None: the free parameters are identified, up to the order of the components."""
         return self.log_weight.new_zeros(0)
 
-    def named(self) -> dict[str, Any]:
+    def named_parameters(self) -> dict[str, Any]:
         """Parameters under their public names."""
-        return {"weights": self.log_weight.exp(), **self.family.named()}
+        return {"weights": self.log_weight.exp(), **self.family.named_parameters()}

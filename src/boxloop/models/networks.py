@@ -35,21 +35,13 @@ class Network(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class ModuleNetwork:
-    """A ``torch.nn.Module`` as a function of its trainable parameters; the rest of it stays as it is.
+    """A ``torch.nn.Module`` in evaluation mode as a function of its trainable parameters."""
 
-    The module is put in evaluation mode: an energy, a code or an emission is a function of one row, so dropout and
-    statistics of a batch have no place in it.
-
-    Args:
-        module: (n, d) -> (n,) or (n, p).
-        names: of the parameters that are trained.
-    """
-
-    module: nn.Module
-    names: tuple[str, ...]
+    module: nn.Module  # (n, d) -> (n,) or (n, p)
+    names: tuple[str, ...]  # of the trainable parameters
 
     @classmethod
-    def of(
+    def from_module(
         cls, module: nn.Module, dtype: torch.dtype, device: torch.device
     ) -> tuple[Self, tuple[Tensor, ...]]:
         """A copy of a module, and its trainable parameters."""
@@ -74,33 +66,17 @@ class ModuleNetwork:
 
 @dataclass(frozen=True)
 class SavedModule:
-    """In a file, what stands for a module that is the user's code.
+    """What stands in a file for a module, which is the user's code."""
 
-    Args:
-        kind: name of its class.
-        names: of the parameters that were trained.
-    """
-
-    kind: str
-    names: tuple[str, ...]
+    kind: str  # name of its class
+    names: tuple[str, ...]  # of the trainable parameters
 
 
 @dataclass(frozen=True)
 class Part(Tree):
-    """A network with its parameters.
+    """A network with its parameters."""
 
-    Args:
-        network: a function of parameters and rows.
-        parameters: of the network.
-
-    Example:
-        >>> import torch
-        >>> network = Layers(3, (8,), 2)
-        >>> Part(network, network.start(torch.Generator()))(torch.zeros(5, 3)).shape
-        torch.Size([5, 2])
-    """
-
-    network: Any
+    network: Any  # a function of parameters and rows
     parameters: tuple[Tensor, ...]
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -122,12 +98,8 @@ class Part(Tree):
         return replace(self, network=SavedModule(type(network.module).__name__, network.names))
 
     def with_module(self, module: nn.Module) -> Part:
-        """The part of a file, with a module in place of the one that was saved.
-
-        Raises:
-            ValueError: parameters of the module have other names or shapes; the first that does is named.
-        """
-        own, parameters = ModuleNetwork.of(module, self.parameters[0].dtype, torch.device("cpu"))
+        """The part of a file, with the user's module, whose parameters must have the saved names and shapes."""
+        own, parameters = ModuleNetwork.from_module(module, self.parameters[0].dtype, torch.device("cpu"))
         names = self.network.names
         here = dict(zip(own.names, (tuple(value.shape) for value in parameters), strict=True))
         there = dict(zip(names, (tuple(value.shape) for value in self.parameters), strict=True))
@@ -142,22 +114,10 @@ class Part(Tree):
 
 @dataclass(frozen=True)
 class Layers:
-    r"""A perceptron, :math:`A_L h_{L-1} + a_L` with :math:`h_l = \mathrm{silu}(A_l h_{l-1} + a_l)`.
-
-    Args:
-        columns_in: of the rows.
-        hidden: width of each hidden layer; none makes it an affine map.
-        columns_out: of the result.
-
-    Example:
-        >>> import torch
-        >>> network = Layers(2, (), 1)
-        >>> network((torch.tensor([[1.0], [2.0]]), torch.tensor([0.5])), torch.ones(1, 2))
-        tensor([[3.5000]])
-    """
+    r"""A perceptron, :math:`A_L h_{L-1} + a_L` with :math:`h_l = \mathrm{silu}(A_l h_{l-1} + a_l)`."""
 
     columns_in: int
-    hidden: tuple[int, ...]
+    hidden: tuple[int, ...]  # width of each hidden layer; none makes it an affine map
     columns_out: int
 
     def __post_init__(self) -> None:
@@ -165,11 +125,11 @@ class Layers:
         if min(widths) < 1:
             raise ValueError(f"every layer needs at least one column, got {widths}")
 
-    def shapes(self) -> list[tuple[int, ...]]:
+    def parameter_shapes(self) -> list[tuple[int, ...]]:
         """Of the parameters."""
         return _dense_shapes(self.columns_in, *self.hidden, self.columns_out)
 
-    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    def draw_parameters(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random slopes, zero shifts; the last layer is small, so that nothing starts far from zero."""
         widths = (self.columns_in, *self.hidden, self.columns_out)
         parameters: list[Tensor] = []
@@ -187,28 +147,16 @@ class Layers:
 
 @dataclass(frozen=True)
 class Convolutions:
-    """Images to columns: convolutions of stride 2, then one affine map.
+    """Images to columns: convolutions of stride 2, then one affine map."""
 
-    Args:
-        shape: of an image, (C, H, W); a row holds its C * H * W values, channel by channel.
-        channels: of each convolution.
-        columns_out: of the result.
-
-    Example:
-        >>> import torch
-        >>> network = Convolutions((1, 28, 28), (8, 16), 4)
-        >>> network(network.start(torch.Generator()), torch.zeros(3, 784).double()).shape
-        torch.Size([3, 4])
-    """
-
-    shape: tuple[int, int, int]
-    channels: tuple[int, ...]
+    shape: tuple[int, int, int]  # (C, H, W); a row holds C * H * W values, channel by channel
+    channels: tuple[int, ...]  # of each convolution
     columns_out: int
 
     def __post_init__(self) -> None:
         _sizes(self.shape, self.channels)
 
-    def shapes(self) -> list[tuple[int, ...]]:
+    def parameter_shapes(self) -> list[tuple[int, ...]]:
         """Of the parameters."""
         height, width = _sizes(self.shape, self.channels)[-1]
         kernels = [
@@ -217,7 +165,7 @@ class Convolutions:
         shapes = [shape for kernel in kernels for shape in (kernel, kernel[:1])]
         return [*shapes, *_dense_shapes(self.channels[-1] * height * width, self.columns_out)]
 
-    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    def draw_parameters(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random kernels and slopes, zero shifts."""
         parameters: list[Tensor] = []
         before = self.shape[0]
@@ -240,29 +188,18 @@ class Convolutions:
 
 @dataclass(frozen=True)
 class Deconvolutions:
-    """Columns to images: one affine map, then transposed convolutions of stride 2; the mirror of :class:`Convolutions`.
+    """Columns to images: one affine map, then transposed convolutions of stride 2; the mirror of
+    :class:`Convolutions`. A head that needs several numbers per pixel gets them as so many times the image's
+    channels, kind after kind."""
 
-    Args:
-        shape: of the result, (C, H, W), flattened channel by channel. A head that wants several numbers a pixel gets
-            them as so many times the image's channels: those of the first kind come first.
-        channels: of the maps between, coarsest first.
-        columns_in: of the rows.
-
-    Example:
-        >>> import torch
-        >>> network = Deconvolutions((1, 28, 28), (16, 8), 4)
-        >>> network(network.start(torch.Generator()), torch.zeros(3, 4).double()).shape
-        torch.Size([3, 784])
-    """
-
-    shape: tuple[int, int, int]
-    channels: tuple[int, ...]
+    shape: tuple[int, int, int]  # (C, H, W), flattened channel by channel
+    channels: tuple[int, ...]  # of the maps between, coarsest first
     columns_in: int
 
     def __post_init__(self) -> None:
         _sizes(self.shape, self.channels)
 
-    def shapes(self) -> list[tuple[int, ...]]:
+    def parameter_shapes(self) -> list[tuple[int, ...]]:
         """Of the parameters."""
         height, width = _sizes(self.shape, self.channels)[-1]
         kernels = [
@@ -271,7 +208,7 @@ class Deconvolutions:
         shapes = [shape for kernel in kernels for shape in (kernel, kernel[1:2])]
         return [*_dense_shapes(self.columns_in, self.channels[0] * height * width), *shapes]
 
-    def start(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
+    def draw_parameters(self, generator: Generator, dtype: torch.dtype = torch.float64) -> tuple[Tensor, ...]:
         """Random slopes and kernels, zero shifts."""
         height, width = _sizes(self.shape, self.channels)[-1]
         parameters = _dense(self.columns_in, self.channels[0] * height * width, generator, dtype, last=False)

@@ -17,37 +17,18 @@ from boxloop.tree import Tree
 
 @dataclass(frozen=True)
 class GroupedRows(Tree):
-    """Responses with two sets of columns, sorted by group.
+    """Responses with two sets of columns, sorted by group."""
 
-    Args:
-        response: (n,).
-        fixed: columns whose coefficients all groups share, (n, p).
-        random: columns whose coefficients each group has for itself, (n, q).
-        group: number of each row's group, 0 to g - 1, ascending, (n,).
-        offset: known part of the linear predictor, (n,).
-        weight: of each row; whole numbers count as repetitions within the group, (n,).
-        n_groups: g.
-
-    Example:
-        >>> import torch
-        >>> one = torch.ones(3, 1)
-        >>> rows = GroupedRows.of(torch.tensor([5.0, 6.0, 7.0]), one, one, torch.tensor([1, 0, 1]))
-        >>> rows.response, rows.group
-        (tensor([6., 5., 7.], dtype=torch.float64), tensor([0, 1, 1]))
-        >>> rows.total(rows.response)
-        tensor([ 6., 12.], dtype=torch.float64)
-    """
-
-    response: Tensor
-    fixed: Tensor
-    random: Tensor
-    group: Tensor
-    offset: Tensor
-    weight: Tensor
-    n_groups: int
+    response: Tensor  # (n,)
+    fixed: Tensor  # columns whose coefficients all groups share, (n, p)
+    random: Tensor  # columns whose coefficients each group has for itself, (n, q)
+    group: Tensor  # number of each row's group, 0 to g - 1, ascending, (n,)
+    offset: Tensor  # known part of the linear predictor, (n,)
+    weight: Tensor  # of each row; whole numbers count as repetitions within the group, (n,)
+    n_groups: int  # g
 
     @classmethod
-    def of(
+    def from_rows(
         cls,
         response: Tensor,
         fixed: Tensor,
@@ -56,19 +37,7 @@ class GroupedRows(Tree):
         offset: Tensor | None = None,
         weight: Tensor | None = None,
     ) -> Self:
-        """Sort rows by group.
-
-        Args:
-            response: (n,).
-            fixed: (n, p).
-            random: (n, q).
-            group: (n,) whole numbers from 0 to g - 1, each of them at least once.
-            offset: (n,); zeros when omitted.
-            weight: (n,); ones when omitted.
-
-        Returns:
-            The rows in float64; those of a group keep their order.
-        """
+        """Sort rows by group, 0 to g - 1 without gaps; in float64, those of a group in their order."""
         n = len(response)
         order = torch.argsort(group, stable=True)
         count = torch.bincount(group)
@@ -87,7 +56,7 @@ class GroupedRows(Tree):
         y, x, w, o, weights = (value[order].double() for value in values)
         return cls(y, x, w, group[order], o, weights, len(count))
 
-    def total(self, values: Tensor) -> Tensor:
+    def sum_by_group(self, values: Tensor) -> Tensor:
         """Sums of ``values`` (n, ...) over the rows of each group, (g, ...)."""
         return values.new_zeros((self.n_groups, *values.shape[1:])).index_add(0, self.group, values)
 
@@ -141,56 +110,31 @@ class PoissonResponse:
 
 @dataclass(frozen=True)
 class EffectSums(Tree):
-    """What the M step needs: sums over groups of means over draws.
+    """What the M step needs: sums over groups of means over draws."""
 
-    Args:
-        curvature: A, (p, p).
-        target: b, (p,).
-        first: sum of E[u], (q,).
-        second: sum of E[u u'], (q, q).
-        count: number of groups, ().
-    """
-
-    curvature: Tensor
-    target: Tensor
-    first: Tensor
-    second: Tensor
-    count: Tensor
+    curvature: Tensor  # A, (p, p)
+    target: Tensor  # b, (p,)
+    first: Tensor  # sum of E[u], (q,)
+    second: Tensor  # sum of E[u u'], (q, q)
+    count: Tensor  # number of groups, ()
 
 
 @dataclass(frozen=True)
 class RandomEffects(Tree):
-    """A generalised linear model whose groups have effects of their own.
+    """A generalised linear model whose groups have effects of their own."""
 
-    Args:
-        coefficients: beta, (p,).
-        factor: lower Cholesky factor of Sigma, (q, q).
-        response: distribution of y given the predictor.
-        shared: the fixed column that each random column is, q numbers, for an expanded M step; none when empty.
-        floor: smallest eigenvalue of Sigma.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.models.random_effects import GroupedRows
-        >>> one = torch.ones(4, 1).double()
-        >>> rows = GroupedRows.of(torch.tensor([0.0, 1.0, 1.0, 1.0]), one, one, torch.tensor([0, 0, 1, 1]))
-        >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), BernoulliResponse())
-        >>> model.log_joint(rows, torch.zeros(2, 1).double()).exp()  # 1/4 of the rows times the normal density at 0
-        tensor([0.0997, 0.0997], dtype=torch.float64)
-    """
-
-    coefficients: Tensor
-    factor: Tensor
+    coefficients: Tensor  # beta, (p,)
+    factor: Tensor  # lower Cholesky factor of Sigma, (q, q)
     response: Response
-    shared: tuple[int, ...] = ()
-    floor: float = 1e-10
+    shared: tuple[int, ...] = ()  # the fixed column that each random one is, for an expanded M step
+    floor: float = 1e-10  # smallest eigenvalue of Sigma
 
     @property
     def covariance(self) -> Tensor:
         """Sigma, (q, q)."""
         return self.factor @ self.factor.mT
 
-    def predictor(self, rows: GroupedRows, z: Tensor) -> Tensor:
+    def linear_predictor(self, rows: GroupedRows, z: Tensor) -> Tensor:
         """Linear predictors of all rows under m draws of every group's effects: (g m, q) -> (n, m)."""
         effects = z.reshape(rows.n_groups, -1, z.shape[-1])
         level = (rows.offset + rows.fixed @ self.coefficients)[:, None]
@@ -199,19 +143,10 @@ class RandomEffects(Tree):
         return level
 
     def log_joint(self, rows: GroupedRows, z: Tensor) -> Tensor:
-        r"""Log-density of each group's responses together with effects of its own.
-
-        .. math:: \sum_j \log f(y_{ij} \mid \eta_{ij}) + \log N(u_i; 0, \Sigma)
-
-        Args:
-            rows: of g groups.
-            z: m effects for each group, (g m, q), those of a group together.
-
-        Returns:
-            One value for each row of z, (g m,).
-        """
-        density = self.response.log_prob(rows.response[:, None], self.predictor(rows, z))
-        return rows.total(density * rows.weight[:, None]).reshape(-1) + self.log_prior(z)
+        r"""Log-density of each group's responses with its effects z, (g m, q), those of a group together: (g m,).
+        :math:`\sum_j \log f(y_{ij} \mid \eta_{ij}) + \log N(u_i; 0, \Sigma)`."""
+        density = self.response.log_prob(rows.response[:, None], self.linear_predictor(rows, z))
+        return rows.sum_by_group(density * rows.weight[:, None]).reshape(-1) + self.log_prior(z)
 
     def log_prior(self, z: Tensor) -> Tensor:
         """Log-density of effects, (c, q) -> (c,)."""
@@ -221,7 +156,7 @@ class RandomEffects(Tree):
 
     def statistics(self, rows: GroupedRows, z: Tensor) -> EffectSums:
         """Means over the draws z, (g m, q), of what the M step needs, summed over groups."""
-        mean = self.response.mean(self.predictor(rows, z))
+        mean = self.response.mean(self.linear_predictor(rows, z))
         curve = rows.weight * self.response.variance(mean).mean(1)
         rest = rows.weight * (rows.response - mean.mean(1))
         curvature = rows.fixed.mT @ (rows.fixed * curve[:, None])
@@ -243,10 +178,8 @@ class RandomEffects(Tree):
         return replace(self, coefficients=coefficients, factor=torch.linalg.cholesky(covariance))
 
     def change_coordinates(self, statistics: EffectSums, z: Tensor) -> tuple[EffectSums, Tensor]:
-        """Statistics and effects as the solved model sees them: less the mean that the coefficients took over.
-
-        Predictors stay as they were, so chains lose nothing; ``solve`` of these statistics is the same model again.
-        """
+        """Statistics and effects after ``solve``: less the mean that the coefficients took over.
+        Predictors stay as they were, so chains lose nothing; ``solve`` of these statistics is the same model again."""
         if not self.shared:
             return statistics, z
         mean = statistics.first / statistics.count
@@ -256,23 +189,16 @@ class RandomEffects(Tree):
         return there, z - mean
 
     def transport_latent(self, origin: Self, z: Tensor, latent_covariance: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Effects under these parameters that stand for effects z under those of ``origin``.
+        r"""Effects under these parameters that stand for effects z under those of ``origin``, and :math:`\log |\det
+        T_i|`.
 
         .. math:: u'_i = T_i u_i + B_i S^\top (\beta_{origin} - \beta), \qquad
                   T_i = B_i + (I - B_i) L L_{origin}^{-1}, \qquad
                   B_i = I - \mathrm{Cov}(u_i \mid y) \Sigma_{origin}^{-1}
 
-        with L the Cholesky factor of :math:`\Sigma`. A group that knows its own level (B near I) keeps it while
-        parameters change; the effects of one that does not follow their prior. Scores along this path have the same
-        mean as along any other, and little noise (partial centring, Papaspiliopoulos, Roberts and Sköld 2003).
-
-        Args:
-            origin: the model under which z was drawn.
-            z: (g m, q).
-            latent_covariance: rough posterior covariance of each group's effects, (g, q, q).
-
-        Returns:
-            The effects, and the logarithm of :math:`|\det T_i|`, (g m,).
+        with L the Cholesky factor of :math:`\Sigma`: partial centring (Papaspiliopoulos, Roberts and Sköld 2003). A
+        group that knows its own level (B near I) keeps it while parameters change; the effects of one that does not
+        follow their prior. Scores along this path have the same mean as along any other, and little noise.
         """
         draws = z.reshape(len(latent_covariance), -1, z.shape[1])
         eye = torch.eye(len(self.factor), dtype=z.dtype, device=z.device)
@@ -294,24 +220,17 @@ class RandomEffects(Tree):
         """Lower factor of the covariance that proposals for effects should resemble, (q, q)."""
         return self.factor
 
-    def free(self) -> dict[str, Tensor]:
-        """Coefficients and the packed covariance of effects: the likelihood is nearly quadratic in these.
-
-        In logarithms of a small variance it is not: it is flat towards zero.
-        """
+    def free_parameters(self) -> dict[str, Tensor]:
+        """Coefficients and packed covariance: the likelihood is nearly quadratic in these, not in log-variances."""
         return {"coefficients": self.coefficients, "covariance": pack(self.covariance)}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
-        """The model at other values of them; differentiable.
-
-        Raises:
-            ConditionError: the covariance is not positive definite.
-        """
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
+        """The model at other values of the free parameters; differentiable."""
         covariance = unpack(free["covariance"], len(self.factor))
         factor = safe_cholesky(covariance, "covariance of effects, matrix")
         return replace(self, coefficients=free["coefficients"], factor=factor)
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Parameters under their public names."""
         return {"coefficients": self.coefficients, "covariance": self.covariance}
 
@@ -323,54 +242,34 @@ TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True)
-class Modes(Tree):
-    """Where each group's effects are most probable given its rows.
+class EffectModes(Tree):
+    """Where each group's effects are most probable given its rows."""
 
-    Args:
-        place: modes, (g, q).
-        factor: C with C C' the inverse curvature there, (g, q, q).
-    """
-
-    place: Tensor
-    factor: Tensor
+    place: Tensor  # modes, (g, q)
+    factor: Tensor  # C with C C' the inverse curvature there, (g, q, q)
 
 
-def modes(model: RandomEffects, rows: GroupedRows) -> Modes:
-    """Newton's method for all groups at once; the log-joint is concave, and a step that lowers it is halved.
-
-    Args:
-        model: at which parameters.
-        rows: of g groups.
-
-    Returns:
-        Modes and curvatures.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.models.random_effects import BernoulliResponse
-        >>> one = torch.ones(2, 1).double()
-        >>> rows = GroupedRows.of(torch.tensor([0.0, 1.0]), one, one, torch.tensor([0, 0]))
-        >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), BernoulliResponse())
-        >>> modes(model, rows).place.abs() < 1e-9  # one zero and one one: the effect is zero
-        tensor([[True]])
-    """
+def find_modes(model: RandomEffects, rows: GroupedRows) -> EffectModes:
+    """Newton's method for all groups at once; the log-joint is concave, and a step that lowers it is halved."""
     q = len(model.factor)
     prior = torch.cholesky_inverse(model.factor)
     place = model.factor.new_zeros((rows.n_groups, q))
     height = model.log_joint(rows, place)
     precision = prior.expand(rows.n_groups, q, q)
     for _ in range(MAX_ITERATIONS):
-        mean = model.response.mean(model.predictor(rows, place))[:, 0]
+        mean = model.response.mean(model.linear_predictor(rows, place))[:, 0]
         curve = (rows.weight * model.response.variance(mean))[:, None, None]
-        slope = rows.total(rows.random * (rows.weight * (rows.response - mean))[:, None]) - place @ prior
-        precision = rows.total(curve * rows.random[:, :, None] * rows.random[:, None, :]) + prior
+        slope = (
+            rows.sum_by_group(rows.random * (rows.weight * (rows.response - mean))[:, None]) - place @ prior
+        )
+        precision = rows.sum_by_group(curve * rows.random[:, :, None] * rows.random[:, None, :]) + prior
         move = torch.linalg.solve(precision, slope[:, :, None])[:, :, 0]
         if bool(((slope * move).sum(1) < TOLERANCE**2).all()):
             break
         place, height = _step_uphill(lambda u: model.log_joint(rows, u), place, height, move)
     half = torch.linalg.cholesky(precision)
     eye = torch.eye(q, dtype=half.dtype, device=half.device)
-    return Modes(place, torch.linalg.solve_triangular(half.mT, eye, upper=True))
+    return EffectModes(place, torch.linalg.solve_triangular(half.mT, eye, upper=True))
 
 
 def _step_uphill(
@@ -388,34 +287,16 @@ def _step_uphill(
 
 
 def group_log_likelihood(
-    model: RandomEffects, rows: GroupedRows, nodes: int = 20, at: Modes | None = None
+    model: RandomEffects, rows: GroupedRows, nodes: int = 20, at: EffectModes | None = None
 ) -> Tensor:
-    """Log-likelihood of each group, its effects integrated out.
-
-    Args:
-        model: at which parameters; differentiable in them.
-        rows: of g groups.
-        nodes: of the rule, for each effect; 1 is Laplace's approximation.
-        at: where the nodes are centred; at the modes when omitted. Give them to differentiate with the nodes fixed.
-
-    Returns:
-        One value for each group, (g,).
-
-    Example:
-        >>> import torch
-        >>> from boxloop.models.random_effects import BernoulliResponse
-        >>> one = torch.ones(1, 1).double()
-        >>> rows = GroupedRows.of(torch.ones(1), one, one, torch.tensor([0]))
-        >>> model = RandomEffects(torch.zeros(1).double(), torch.eye(1).double(), BernoulliResponse())
-        >>> group_log_likelihood(model, rows).exp()  # by symmetry
-        tensor([0.5000], dtype=torch.float64)
-    """
+    """Log-likelihood of each group, its effects integrated out by Gauss and Hermite's rule about ``at``, (g,).
+    One node is Laplace's approximation. Give ``at`` to differentiate with the nodes fixed."""
     q = len(model.factor)
     if q > MAX_EFFECTS:
         raise ValueError(f"quadrature serves at most {MAX_EFFECTS} effects a group, not {q}")
     if at is None:
         with torch.no_grad():
-            at = modes(model, rows)
+            at = find_modes(model, rows)
     point, weight = np.polynomial.hermite.hermgauss(nodes)
     grid = torch.cartesian_prod(*[torch.from_numpy(point)] * q).reshape(-1, q).to(at.place)
     logs = torch.cartesian_prod(*[torch.from_numpy(np.log(weight))] * q).reshape(-1, q).to(at.place).sum(1)

@@ -5,6 +5,10 @@ r"""Variational autoencoders: a prior of codes, a decoder that makes distributio
 
 Le Corff, section 3.4 (the display before eq. 3.1). Kingma and Welling (2014), "Auto-encoding variational Bayes".
 
+A prior of codes has ``distribution``, ``log_density``, ``divergence`` in closed form or None, and ``column_divergence``
+per column. A head says what a decoder's raw columns mean, as distributions over standardised columns; parameters that
+all rows share are tensors of it, trained with the networks; only ``continuous`` columns may be shifted and scaled.
+
 Deviation: eq. 3.1 asks for the argmax of the loss, minus the bound; it is the argmin.
 """
 
@@ -13,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
@@ -26,7 +30,6 @@ from boxloop.distributions import (
     LogitBernoulli,
     LogPoisson,
     NormalMixture,
-    PairedDistribution,
     TiedLowRankGaussian,
 )
 from boxloop.models.networks import Part
@@ -37,20 +40,10 @@ from boxloop.types import Distribution
 
 @dataclass(frozen=True)
 class Bound(Tree):
-    """The two parts of the evidence lower bound of each row, in nats.
+    """The two parts of the evidence lower bound of each row, in nats."""
 
-    Args:
-        reconstruction: E log p(x|z) under q(z|x), (n,).
-        divergence: KL(q(z|x) || p(z)), (n,).
-
-    Example:
-        >>> import torch
-        >>> Bound(torch.tensor([-3.0]), torch.tensor([1.0])).value(beta=0.5)
-        tensor([-3.5000])
-    """
-
-    reconstruction: Tensor
-    divergence: Tensor
+    reconstruction: Tensor  # E log p(x|z) under q(z|x), (n,)
+    divergence: Tensor  # KL(q(z|x) || p(z)), (n,)
 
     def value(self, beta: float | Tensor = 1.0) -> Tensor:
         """Reconstruction less beta times the divergence, (n,): the evidence lower bound where beta is 1."""
@@ -66,43 +59,12 @@ HERMITE = 40
 """Nodes of Gauss and Hermite's rule where a divergence of one column has no closed form."""
 
 
-class Latent(Protocol):
-    """A prior of codes with k columns."""
-
-    @property
-    def columns(self) -> int:
-        """k."""
-
-    def distribution(self, like: Tensor) -> Distribution:
-        """One member over k columns, on the device and in the precision of a tensor."""
-
-    def log_density(self, z: Tensor) -> Tensor:
-        """Log-density of every row of codes, (n,)."""
-
-    def divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor | None:
-        """KL(q || prior) of n diagonal Gaussians (n, k) in closed form, (n,), or None where it has none."""
-
-    def column_divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
-        """KL of each column of q from the same column of the prior, (n, k)."""
-
-
 @dataclass(frozen=True)
 class StandardNormal(Tree):
-    r""":math:`z \sim N(0, I_k)`.
+    r""":math:`z \sim N(0, I_k)`, with the divergence :math:`\tfrac12 (\mu^2 + \sigma^2 - 1 - \log \sigma^2)` per
+    column."""
 
-    .. math:: \mathrm{KL}\left(N(\mu, \sigma^2) \,\|\, N(0, 1)\right)
-              = \tfrac12 \left( \mu^2 + \sigma^2 - 1 - \log \sigma^2 \right)
-
-    Args:
-        columns: k.
-
-    Example:
-        >>> import torch
-        >>> StandardNormal(2).divergence(torch.ones(1, 2), torch.zeros(1, 2))
-        tensor([1.])
-    """
-
-    columns: int
+    columns: int  # k
 
     def __post_init__(self) -> None:
         _check_columns(self.columns)
@@ -126,20 +88,13 @@ class StandardNormal(Tree):
 
 @dataclass(frozen=True)
 class NormalMixturePrior(Tree):
-    r"""A learned prior, :math:`z \sim \sum_c \pi_c N(m_c, \mathrm{diag}(v_c))`.
-
-    The divergence from it has no closed form: a bound estimates it from its own draws of z.
+    r"""A learned prior, :math:`z \sim \sum_c \pi_c N(m_c, \mathrm{diag}(v_c))`; a bound estimates its divergence
+    from draws.
 
     Args:
         log_weight: (p,); any numbers, their softmax is pi.
         mean: (p, k).
         log_variance: (p, k).
-
-    Example:
-        >>> import torch
-        >>> prior = NormalMixturePrior.start(3, 2, torch.Generator())
-        >>> prior.distribution(prior.mean).draw(5, torch.Generator()).shape
-        torch.Size([1, 5, 2])
     """
 
     log_weight: Tensor
@@ -155,13 +110,10 @@ class NormalMixturePrior(Tree):
             )
 
     @classmethod
-    def start(
+    def initial(
         cls, components: int, columns: int, generator: Generator, dtype: torch.dtype = torch.float64
     ) -> Self:
-        """Equal weights; means and variances that make up a distribution near the standard normal one, members apart.
-
-        Means are drawn with variance 3/4 and every member has variance 1/4.
-        """
+        """Equal weights; means of variance 3/4 and variances 1/4, together near the standard normal distribution."""
         _check_columns(columns)
         if components < 1:
             raise ValueError(f"a mixture needs at least one component, got {components}")
@@ -188,9 +140,7 @@ class NormalMixturePrior(Tree):
 
     def column_divergence(self, mean: Tensor, log_variance: Tensor) -> Tensor:
         """(n, k), against the prior's marginal of each column, by Gauss and Hermite's rule.
-
-        They do not add up to the divergence of z: the columns of a mixture depend on one another.
-        """
+        They do not add up to the divergence of z: the columns of a mixture depend on one another."""
         node, weight = (
             torch.as_tensor(part).to(mean) for part in np.polynomial.hermite_e.hermegauss(HERMITE)
         )
@@ -198,10 +148,10 @@ class NormalMixturePrior(Tree):
         deviation = (0.5 * log_variance).exp()
         total = torch.zeros_like(mean)
         for at, share in zip(node, weight, strict=True):
-            total = total + share * self._marginal(mean + deviation * at)
+            total = total + share * self._column_log_density(mean + deviation * at)
         return -0.5 * (log_variance + 1.0 + math.log(2 * math.pi)) - total
 
-    def _marginal(self, z: Tensor) -> Tensor:
+    def _column_log_density(self, z: Tensor) -> Tensor:
         """Log-density of every value under its own column of the mixture, (n, k)."""
         level = self.log_weight.to(z).log_softmax(0)[:, None, None]
         variance = self.log_variance.to(z)[:, None]
@@ -220,41 +170,21 @@ FLOOR = 1e-4
 Variance = Literal["diagonal", "shared", "spherical"]
 
 
-class Head(Protocol):
-    """What a decoder's raw columns mean: distributions over *standardised* columns.
-
-    Counts, zeros and ones, and categories have no other units than their own. Parameters that all rows share are
-    tensors of the head, trained with the networks.
-    """
-
-    continuous: ClassVar[bool]
-    """Whether its columns may be shifted and scaled."""
-
-    def width(self, columns: int) -> int:
-        """Raw columns that it wants for so many columns of data."""
-
-    def distribution(self, raw: Tensor) -> PairedDistribution:
-        """m distributions over standardised columns from raw columns (m, width), in their precision."""
-
-
 @dataclass(frozen=True)
 class GaussianHead(Tree):
     r"""Independent Gaussian columns, :math:`x_j \mid z \sim N(\mu_j(z), \epsilon + e^{r_j})`.
 
-    The variance is smooth in r, and never below the floor :math:`\epsilon`. Without one the likelihood of an
-    autoencoder is unbounded: it grows without limit as the noise of a row that is met exactly goes to zero. The floor
-    is in standard coordinates; its default 1e-4 is noise of one hundredth of a column's standard deviation.
+    Without the floor :math:`\epsilon` the likelihood of an autoencoder is unbounded: it grows without limit as the
+    noise of a row that is met exactly goes to zero.
 
     Args:
-        variance: ``diagonal`` takes r from the decoder, a number for every row and column; ``shared`` learns one a
+        variance: ``diagonal`` takes r from the decoder, a number for every row and column; ``shared`` learns one per
             column, ``spherical`` one for all.
         log_variance: r where it is learned, (d,) or (1,).
-        floor: epsilon.
+        floor: epsilon, in standard coordinates: 1e-4 is noise of one hundredth of a column's standard deviation.
 
     Example:
         >>> import torch
-        >>> GaussianHead().width(3), GaussianHead.start("shared", 3).width(3)
-        (6, 3)
         >>> GaussianHead().distribution(torch.zeros(1, 2)).covariance().dense()
         tensor([[[1.0001]]])
     """
@@ -268,12 +198,12 @@ class GaussianHead(Tree):
         check_choice(self.variance, "variance", ("diagonal", "shared", "spherical"))
         if (self.log_variance is None) != (self.variance == "diagonal"):
             raise ValueError(
-                "log_variance belongs to a shared or a spherical variance, and to these always: use GaussianHead.start"
+                "log_variance belongs to a shared or a spherical variance, which requires it: use GaussianHead.initial"
             )
         _check_floor(self.floor)
 
     @classmethod
-    def start(
+    def initial(
         cls,
         variance: Variance,
         columns: int,
@@ -287,7 +217,7 @@ class GaussianHead(Tree):
         size = columns if variance == "shared" else 1
         return cls(variance, torch.zeros(size, dtype=dtype, device=device), floor)
 
-    def width(self, columns: int) -> int:
+    def raw_columns(self, columns: int) -> int:
         """Means, and raw log-variances where the decoder gives them."""
         return 2 * columns if self.log_variance is None else columns
 
@@ -304,19 +234,10 @@ class GaussianHead(Tree):
 class LowRankHead(Tree):
     r"""Gaussian columns whose noise is correlated, :math:`x \mid z \sim N(\mu(z), W W^\top + \mathrm{diag}(\psi))`.
 
-    W and psi are shared by all rows: what is left over by the mean is correlated where columns depend on one another in
-    the same way whatever z is. No d x d matrix is formed.
-
     Args:
-        loadings: W, (d, r).
-        log_noise: raw numbers of psi = floor + exp(raw), (d,).
+        loadings: W, (d, r), shared by all rows.
+        log_noise: raw numbers of psi = floor + exp(raw), (d,), shared by all rows.
         floor: of psi.
-
-    Example:
-        >>> import torch
-        >>> head = LowRankHead.start(4, 2, torch.Generator())
-        >>> head.width(4), head.distribution(torch.zeros(5, 4).double()).mean.shape
-        (4, torch.Size([5, 4]))
     """
 
     loadings: Tensor
@@ -328,7 +249,7 @@ class LowRankHead(Tree):
         _check_floor(self.floor)
 
     @classmethod
-    def start(
+    def initial(
         cls,
         columns: int,
         rank: int,
@@ -342,7 +263,7 @@ class LowRankHead(Tree):
         loadings = normal((columns, rank), generator, dtype) * 0.1
         return cls(loadings, torch.zeros(columns, dtype=dtype, device=generator.device), floor)
 
-    def width(self, columns: int) -> int:
+    def raw_columns(self, columns: int) -> int:
         """The means."""
         return columns
 
@@ -354,17 +275,11 @@ class LowRankHead(Tree):
 
 @dataclass(frozen=True)
 class BernoulliHead(Tree):
-    """Zeros and ones by their log-odds; see :class:`boxloop.distributions.counts.LogitBernoulli` for grey values.
-
-    Example:
-        >>> import torch
-        >>> BernoulliHead().distribution(torch.zeros(1, 2)).mean
-        tensor([[0.5000, 0.5000]])
-    """
+    """Zeros and ones by their log-odds; see :class:`boxloop.distributions.LogitBernoulli` for grey values."""
 
     continuous: ClassVar[bool] = False
 
-    def width(self, columns: int) -> int:
+    def raw_columns(self, columns: int) -> int:
         """The log-odds."""
         return columns
 
@@ -375,17 +290,11 @@ class BernoulliHead(Tree):
 
 @dataclass(frozen=True)
 class PoissonHead(Tree):
-    """Counts by their log-rates.
-
-    Example:
-        >>> import torch
-        >>> PoissonHead().distribution(torch.zeros(1, 2)).mean
-        tensor([[1., 1.]])
-    """
+    """Counts by their log-rates."""
 
     continuous: ClassVar[bool] = False
 
-    def width(self, columns: int) -> int:
+    def raw_columns(self, columns: int) -> int:
         """The log-rates."""
         return columns
 
@@ -400,29 +309,19 @@ class CategoricalHead(Tree):
 
     Args:
         sizes: c, (d,), whole numbers; a tensor, so that it is where the logits are.
-
-    Example:
-        >>> import torch
-        >>> head = CategoricalHead.of([2, 3])
-        >>> head.width(2), head.distribution(torch.zeros(1, 5)).mean
-        (5, tensor([[0.5000, 1.0000]]))
     """
 
     sizes: Tensor
     continuous: ClassVar[bool] = False
 
     @classmethod
-    def of(cls, sizes: Sequence[int], device: torch.device | str = "cpu") -> Self:
-        """A head for columns with so many categories each.
-
-        Raises:
-            ValueError: a column with fewer than one category.
-        """
+    def from_sizes(cls, sizes: Sequence[int], device: torch.device | str = "cpu") -> Self:
+        """A head for columns with so many categories each."""
         if not len(sizes) or min(sizes) < 1:
             raise ValueError(f"every column needs at least one category, got {list(sizes)}")
         return cls(torch.tensor(list(sizes), dtype=torch.int64, device=device))
 
-    def width(self, columns: int) -> int:
+    def raw_columns(self, columns: int) -> int:
         """One logit a category of each of these columns."""
         if columns != len(self.sizes):
             raise ValueError(f"the head is for {len(self.sizes)} columns of categories, not for {columns}")
@@ -456,7 +355,7 @@ Noise = Callable[[Tensor, int, int], Tensor]
 
 @dataclass(frozen=True)
 class Autoencoder(Tree):
-    r"""p(z), p(x|z) and a guess q(z|x) of the posterior.
+    """p(z), p(x|z) and an approximation q(z|x) of the posterior.
 
     The networks see standardised rows :math:`u = (x - o) / s`; all that goes in and comes out is in the units of the
     data, and in the precision of ``origin``, whatever that of the networks is. Missing values are not taken: a NaN in
@@ -465,25 +364,11 @@ class Autoencoder(Tree):
     Args:
         encoder: (n, d) -> (n, 2k): mean and log-variance of q(z|x).
         decoder: (n, k) -> (n, width of the head).
-        head: what the decoder's columns mean, see :mod:`boxloop.models.vae`.
-        latent: the prior, see :mod:`boxloop.models.vae`.
+        head: what the decoder's columns mean, for example :class:`GaussianHead`.
+        latent: the prior, :class:`StandardNormal` or :class:`NormalMixturePrior`.
         origin: o, (d,).
         scale: s, (d,), positive. Counts, zeros and ones, and categories keep o = 0 and s = 1.
         score_draws: draws of z behind a row's ``log_prob``.
-
-    Example:
-        >>> import torch
-        >>> from boxloop.models.vae import GaussianHead
-        >>> from boxloop.models.vae import StandardNormal
-        >>> from boxloop.models.networks import Layers
-        >>> stream = torch.Generator()
-        >>> to_code, to_row = Layers(3, (8,), 4), Layers(2, (8,), 6)
-        >>> model = Autoencoder.start(
-        ...     Part(to_code, to_code.start(stream)), Part(to_row, to_row.start(stream)), GaussianHead(),
-        ...     StandardNormal(2), columns=3)
-        >>> rows, codes = model.sample(5, stream)
-        >>> rows.shape, codes.shape, model.bound(rows, stream).value().shape
-        (torch.Size([5, 3]), torch.Size([5, 2]), torch.Size([5]))
     """
 
     encoder: Part
@@ -499,15 +384,11 @@ class Autoencoder(Tree):
             raise ValueError(f"score_draws must be from 1 to {MAX_SCORE_DRAWS}, got {self.score_draws}")
 
     @classmethod
-    def start(cls, encoder: Part, decoder: Part, head: Any, latent: Any, columns: int) -> Self:
-        """A model of standardised rows, in the precision of its networks.
-
-        Raises:
-            ValueError: the parts do not fit one another.
-        """
+    def from_parts(cls, encoder: Part, decoder: Part, head: Any, latent: Any, columns: int) -> Self:
+        """A model of standardised rows, in the precision of its networks, whose widths must fit."""
         like = decoder.parameters[0]
         _check_width("encoder", encoder, like.new_zeros(1, columns), 2 * latent.columns)
-        _check_width("decoder", decoder, like.new_zeros(1, latent.columns), head.width(columns))
+        _check_width("decoder", decoder, like.new_zeros(1, latent.columns), head.raw_columns(columns))
         return cls(encoder, decoder, head, latent, like.new_zeros(columns), like.new_ones(columns))
 
     def trainable(self) -> tuple[Tensor, ...]:
@@ -516,11 +397,7 @@ class Autoencoder(Tree):
         return tuple(leaf for part in parts for _, leaf in part.leaves() if leaf.is_floating_point())
 
     def with_trainable(self, learned: tuple[Tensor, ...]) -> Self:
-        """The model at other values of what is learned; differentiable.
-
-        Raises:
-            ValueError: another number of tensors than ``trainable`` gives.
-        """
+        """The model at other values of what is learned; differentiable."""
         if len(learned) != len(self.trainable()):
             raise ValueError(f"{len(self.trainable())} tensors are learned, got {len(learned)}")
         fresh = iter(learned)
@@ -560,29 +437,17 @@ class Autoencoder(Tree):
         mean, log_variance = (part.to(self.origin.dtype) for part in self._encode(self.standardise(rows)))
         return DiagonalGaussian(mean, log_variance.exp())
 
-    def bound(self, rows: Tensor, generator: Generator, draws: int = 1) -> Bound:
-        r"""Both parts of the evidence lower bound, from M draws :math:`z_j = \mu(x) + \sigma(x) \epsilon_j` per row.
+    def evidence_bound(self, rows: Tensor, generator: Generator, draws: int = 1) -> Bound:
+        r"""Both parts of the evidence lower bound, from M draws :math:`z_j = \mu(x) + \sigma(x) \epsilon_j` per row,
+        (n,). The divergence is in closed form, or from the same draws where it has none. Nothing here waits for the
+        device."""
+        return self.evidence_bound_at(rows, self.draw_noise((draws, len(rows)), generator))
 
-        .. math:: \frac1M \sum_j \log p(x \mid z_j) \quad\text{and}\quad \mathrm{KL}(q(z \mid x) \,\|\, p(z)),
-
-        the latter in closed form, or from the same draws where it has none. Differentiable in all that is learned;
-        nothing here waits for the device.
-
-        Args:
-            rows: (n, d).
-            generator: on the device of the model.
-            draws: M.
-
-        Returns:
-            The parts of each row, in the units of the data: the log-density of x, not of u.
-        """
-        return self.bound_at(rows, self.noise((draws, len(rows)), generator))
-
-    def noise(self, shape: tuple[int, int], generator: Generator) -> Tensor:
+    def draw_noise(self, shape: tuple[int, int], generator: Generator) -> Tensor:
         """Standard normal numbers behind M draws of the codes of n rows, (M, n, k)."""
         return normal((*shape, self.latent.columns), generator, self.encoder.parameters[0].dtype)
 
-    def bound_at(self, rows: Tensor, noise: Tensor) -> Bound:
+    def evidence_bound_at(self, rows: Tensor, noise: Tensor) -> Bound:
         """:meth:`bound` of rows (n, d) at given noise, (M, n, k)."""
         bound = self.standard_bound(self.standardise(rows), noise)
         fit = bound.reconstruction.to(self.origin.dtype) - self.scale.log().sum()
@@ -599,19 +464,9 @@ class Autoencoder(Tree):
                 divergence = (log_encoder_density(log_variance, noise) - self._log_prior(z)).mean(0)
         return Bound(fit, divergence)
 
-    def importance(self, rows: Tensor, generator: Generator, draws: int = 64) -> Tensor:
-        r"""Importance-weighted bound of each row's log-density, (n,).
-
-        .. math:: \log \frac1M \sum_{j=1}^M \frac{p(x, z_j)}{q(z_j \mid x)}, \qquad z_j \sim q(z \mid x)
-
-        At least the evidence lower bound in expectation, and rising to log p(x) with M. Burda, Grosse and
-        Salakhutdinov (2016), "Importance weighted autoencoders", eq. 8.
-
-        Args:
-            rows: (n, d).
-            generator: on the device of the model.
-            draws: M; they are made in blocks, so that memory does not grow with them.
-        """
+    def importance_bound(self, rows: Tensor, generator: Generator, draws: int = 64) -> Tensor:
+        r"""Importance-weighted bound, :math:`\log \frac1M \sum_j p(x, z_j) / q(z_j \mid x)`, which rises to log p(x)
+        with M, (n,). Burda, Grosse and Salakhutdinov (2016), "Importance weighted autoencoders", eq. 8."""
         if draws < 1:
             raise ValueError(f"an importance bound needs at least one draw, got {draws}")
         k, dtype = self.latent.columns, self.decoder.parameters[0].dtype
@@ -620,11 +475,8 @@ class Autoencoder(Tree):
         )
 
     def log_prob(self, rows: Tensor) -> Tensor:
-        """Importance bound of each row's log-density from ``score_draws`` nodes of its own, (n,).
-
-        The nodes are Sobol points that depend on the row and on nothing else: a row's score is the same in every call,
-        whatever rows are beside it, and the errors of different rows are as good as independent.
-        """
+        """Importance bound of each row's log-density from ``score_draws`` Sobol nodes that depend on this row
+        alone, (n,): its score is the same in every call, whatever rows are beside it."""
         points = sobol_points(self.score_draws, self.latent.columns).to(self.origin.device)
 
         def noise(part: Tensor, start: int, size: int) -> Tensor:
@@ -635,23 +487,23 @@ class Autoencoder(Tree):
     def _importance_bound(self, rows: Tensor, draws: int, noise: Noise) -> Tensor:
         """The importance bound in blocks of rows and of draws, (n,)."""
         bounds = []
-        for part in rows.split(max(1, BLOCK // self._widest)):
+        for part in rows.split(max(1, BLOCK // self._largest_width)):
             standard = self.standardise(part)
             code = self._encode(standard)
-            step = max(1, BLOCK // (self._widest * len(part)))
+            step = max(1, BLOCK // (self._largest_width * len(part)))
             sums = []
             for start in range(0, draws, step):
                 drawn = noise(part, start, min(step, draws - start))
-                sums.append(self._log_ratios(standard, code, drawn).logsumexp(0))
+                sums.append(self._log_importance_ratios(standard, code, drawn).logsumexp(0))
             bounds.append(torch.stack(sums).logsumexp(0))
         return torch.cat(bounds) - math.log(draws) - self.scale.log().sum()
 
     @property
-    def _widest(self) -> int:
+    def _largest_width(self) -> int:
         """Columns of the widest thing that is made for every row and draw, of those known here."""
         return max(len(self.origin), self.decoder.parameters[-1].numel(), 2 * int(self.latent.columns))
 
-    def _log_ratios(self, standard: Tensor, code: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
+    def _log_importance_ratios(self, standard: Tensor, code: tuple[Tensor, Tensor], noise: Tensor) -> Tensor:
         """log p(u, z) / q(z|u) at the codes of noise (M, n, k): (M, n)."""
         mean, log_variance = code
         z = mean + (0.5 * log_variance).exp() * noise
@@ -665,7 +517,7 @@ class Autoencoder(Tree):
         raw = self.decoder(z.flatten(0, 1))
         rows = standard.expand(len(z), -1, -1).flatten(0, 1)
         with torch.autocast(standard.device.type, enabled=False):
-            log_prob: Tensor = self.head.distribution(raw).paired(rows)
+            log_prob: Tensor = self.head.distribution(raw).paired_log_prob(rows)
         return log_prob.reshape(z.shape[:2])
 
     def _log_prior(self, z: Tensor) -> Tensor:
@@ -676,20 +528,16 @@ class Autoencoder(Tree):
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """n rows (n, d) and the codes behind them (n, k)."""
         z = self.prior().draw(n, generator)[0]
-        parts = z.split(max(1, BLOCK // self._widest))
+        parts = z.split(max(1, BLOCK // self._largest_width))
         return torch.cat([self.emission(part).draw(1, generator)[:, 0] for part in parts]), z
 
     def reconstruct(self, rows: Tensor) -> Tensor:
         """E[x | z] at the posterior mean of z, (n, d)."""
-        parts = rows.split(max(1, BLOCK // self._widest))
+        parts = rows.split(max(1, BLOCK // self._largest_width))
         return torch.cat([self.emission(self.posterior(part).mean).mean for part in parts])
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
-        """The model of ``origin + scale * x``.
-
-        Raises:
-            ValueError: its columns are counts, zeros and ones, or categories.
-        """
+        """The model of ``origin + scale * x``, where its columns are continuous."""
         if not self.head.continuous:
             raise ValueError(
                 f"{type(self.head).__name__} has no affine image: its columns have no other units"

@@ -34,45 +34,30 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.distributions import DiagonalGaussian, InverseGamma
-from boxloop.models.information import FactorErrors, factor_errors
-from boxloop.models.linear_gaussian import LOG_2PI, LinearStatistics, complete_statistics
-from boxloop.numeric import covariance as forms, has_missing, normal, product, sobol_points
+from boxloop.models.information import FactorErrors, factor_standard_errors
+from boxloop.models.linear_gaussian import LOG_2PI, FactorEStep, LinearStatistics
+from boxloop.numeric import covariance as forms, normal, sobol_points
 from boxloop.tree import Tree
 from boxloop.types import Expected
 
 
 @dataclass(frozen=True)
 class RelevancePrior(Tree):
-    r"""Prior of Bayesian factor analysis with automatic relevance.
-
-    It ties loadings to the noise of their column, so that it is conjugate and speaks of signal-to-noise ratios:
+    r"""Prior of Bayesian factor analysis with automatic relevance, in units of each column's noise.
 
     .. math:: \tau_j \sim \mathrm{Gamma}(a, b_j), \qquad \alpha_l \sim \mathrm{Gamma}(a_0, b_0), \qquad
               F_{jl} \mid \tau_j, \alpha_l \sim N\big(0, (\tau_j \alpha_l)^{-1}\big), \qquad
               c_j \mid \tau_j \sim N\big(c^0_j, (\tau_j \beta)^{-1}\big)
 
-    Shape and rate. A factor that the rows do not ask for has a large :math:`\alpha_l`, and its loadings vanish.
-
-    Args:
-        centre: c^0, prior means of the columns, (d,).
-        noise_rate: b, (d,).
-        noise_shape: a; more than 1, so that noise variances have a mean.
-        strength: beta, how many rows the prior mean of a column is worth.
-        relevance_shape: a_0.
-        relevance_rate: b_0.
-
-    Example:
-        >>> import torch
-        >>> RelevancePrior.around(torch.zeros(2), torch.tensor([1.0, 4.0])).noise_rate
-        tensor([0.2500, 1.0000])
+    Shape and rate. A factor that the rows do not support has a large :math:`\alpha_l`, and its loadings vanish.
     """
 
-    centre: Tensor
-    noise_rate: Tensor
-    noise_shape: float = 1.5
-    strength: float = 0.01
-    relevance_shape: float = 1e-3
-    relevance_rate: float = 1e-3
+    centre: Tensor  # c^0, prior means of the columns, (d,)
+    noise_rate: Tensor  # b, (d,)
+    noise_shape: float = 1.5  # a; more than 1, so that noise variances have a mean
+    strength: float = 0.01  # beta, how many rows the prior mean of a column is worth
+    relevance_shape: float = 1e-3  # a_0
+    relevance_rate: float = 1e-3  # b_0
 
     def __post_init__(self) -> None:
         if self.noise_shape <= 1.0:
@@ -81,15 +66,12 @@ class RelevancePrior(Tree):
             raise ValueError("strength, relevance_shape and relevance_rate must be positive")
 
     @classmethod
-    def around(
+    def from_moments(
         cls, mean: Tensor, variance: Tensor, *, relevance_shape: float = 1e-3, relevance_rate: float = 1e-3
     ) -> Self:
-        r"""The default, in units of each column's variance v: :math:`\psi_j \sim \mathrm{IG}(3/2, v_j / 4)`.
-
-        It is that of :class:`boxloop.distributions.priors.FactorPrior`: the noise has its prior mean at half
-        of the variance of
-        its column, and does not vanish. Columns are worth a hundredth of a row at their mean.
-        """
+        r"""The default: :math:`\psi_j \sim \mathrm{IG}(3/2, v_j / 4)` for a column of variance v, as in
+        :class:`FactorPrior`. The noise has its prior mean at half of the variance of its column, and does not
+        vanish."""
         return cls(mean, 0.25 * variance, relevance_shape=relevance_shape, relevance_rate=relevance_rate)
 
     def shape(self, d: int) -> float:
@@ -125,7 +107,7 @@ class FactorTransformation(NamedTuple):
 
 
 def best_transformation(inner: Tensor, energy: Tensor, d: int, prior: RelevancePrior) -> FactorTransformation:
-    r"""The affine change of factors that raises the evidence bound most, in closed form.
+    r"""The affine change of factors that raises the evidence bound most, in closed form, factors of most energy first.
 
     Factors :math:`z \to A (z + b)` with loadings :math:`F \to F A^{-1}` and means :math:`c \to c - F b` leave the fit
     as it is, but not the priors (parameter expansion: Luttinen and Ilin 2010). With the relevances at their best for
@@ -135,28 +117,12 @@ def best_transformation(inner: Tensor, energy: Tensor, d: int, prior: RelevanceP
               - (a_0 + \tfrac d2) \sum_l \log\big(b_0 + \tfrac12 (A^{-\top} G A^{-1})_{ll}\big)
 
     up to a constant. Its maximum makes both matrices diagonal (the sum of logarithms is Schur-concave in the diagonal,
-    so that a rotation does best which diagonalises; and convex in log-eigenvalues, so that by Horn's inequality the
-    eigenvectors of both do best together): :math:`A = \mathrm{diag}(t)^{1/2} Q^\top R^{-1}` with
-    :math:`M = n R R^\top`, :math:`R^\top G R = Q\, \mathrm{diag}(g)\, Q^\top` and t the positive root of
+    and convex in log-eigenvalues, so that by Horn's inequality the eigenvectors of both do best together):
+    :math:`A = \mathrm{diag}(t)^{1/2} Q^\top R^{-1}` with :math:`M = n R R^\top`,
+    :math:`R^\top G R = Q\, \mathrm{diag}(g)\, Q^\top` and t the positive root of
     :math:`2 b_0 n t^2 + (n g - 2 b_0 (n - d)) t = g (n + 2 a_0)`, near 1.
-
-    Args:
-        inner: :math:`\sum_i E[u u^\top]`, (k + 1, k + 1).
-        energy: :math:`\sum_j E[\tau_j f_j f_j^\top]` of coefficients less the prior means, (k + 1, k + 1).
-        d: columns.
-        prior: of the relevances and the means.
-
-    Returns:
-        The turn, factors of most energy first.
-
-    Example:
-        >>> import torch
-        >>> prior = RelevancePrior.around(torch.zeros(3), torch.ones(3))
-        >>> inner = torch.diag(torch.tensor([4.0, 4.0, 1.0])).double()
-        >>> turn = best_transformation(inner, torch.diag(torch.tensor([9.0, 1.0, 1.0])).double(), 3, prior)
-        >>> turn.forward.diagonal().round(decimals=2)
-        tensor([0.5000, 0.5000, 1.0000], dtype=torch.float64)
     """
+    # inner is the sum of E[u u'], energy that of E[tau f f'] with f less its prior mean: (k + 1, k + 1).
     n, k = inner[-1, -1], len(inner) - 1
     pull = prior.strength * energy[:k, :k]
     pull.diagonal().add_(n)
@@ -168,7 +134,7 @@ def best_transformation(inner: Tensor, energy: Tensor, d: int, prior: RelevanceP
     sizes, axes = sizes.flip(0).clamp(min=0.0), axes.flip(1)
     plain = torch.linalg.solve_triangular(root.mT, axes, upper=True).mT
     sign = torch.where(plain.diagonal() < 0.0, -1.0, 1.0)
-    stretch = _scales(sizes, n, d, prior).sqrt() * sign
+    stretch = _best_scales(sizes, n, d, prior).sqrt() * sign
     forward, back = (torch.eye(k + 1, dtype=inner.dtype, device=inner.device) for _ in range(2))
     forward[:k, :k] = stretch[:, None] * plain
     forward[:k, k] = forward[:k, :k] @ shift
@@ -177,7 +143,7 @@ def best_transformation(inner: Tensor, energy: Tensor, d: int, prior: RelevanceP
     return FactorTransformation(forward, back)
 
 
-def _scales(sizes: Tensor, n: Tensor, d: int, prior: RelevancePrior) -> Tensor:
+def _best_scales(sizes: Tensor, n: Tensor, d: int, prior: RelevancePrior) -> Tensor:
     """Best squared scale of each factor: the positive root of a quadratic, without cancellation."""
     square = 2.0 * prior.relevance_rate * n
     linear = n * sizes - 2.0 * prior.relevance_rate * (n - d)
@@ -187,144 +153,19 @@ def _scales(sizes: Tensor, n: Tensor, d: int, prior: RelevancePrior) -> Tensor:
 
 
 @dataclass(frozen=True)
-class ExpectedLinear(Tree):
-    r"""E step of a linear-Gaussian model whose coefficients have a distribution, not a value.
-
-    :math:`E[\tau_j f_j f_j^\top] = \bar\tau_j m_j m_j^\top + V_j`, so the factors of row i are normal with
-
-    .. math:: K_i = I + \sum_{j \text{ seen}} (\bar\tau_j m_j m_j^\top + V_j)_{zz}, \qquad
-              K_i E[z_i] = h_i = \sum_{j \text{ seen}} \bar\tau_j (x_{ij} - m_{jc}) m_{jz} - (V_j)_{zc}
-
-    and the row adds to the evidence bound
-
-    .. math:: \log \int e^{E[\log p(x_i, z)]} dz = \tfrac12 \sum_{j \text{ seen}} \left( E[\log \tau_j] - \log 2\pi
-              - \bar\tau_j (x_{ij} - m_{jc})^2 - (V_j)_{cc} \right)
-              + \tfrac12 h_i^\top K_i^{-1} h_i - \tfrac12 \log |K_i|.
-
-    Complete rows share one K; a row with missing values has its own.
-
-    Args:
-        coefficients: m, loadings and last the mean, (d, k + 1).
-        coefficient_covariance: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
-        precision: expected noise precisions, (d,).
-        log_precision: their expected logarithms, (d,).
-    """
-
-    coefficients: Tensor
-    coefficient_covariance: Tensor
-    precision: Tensor
-    log_precision: Tensor
-
-    @property
-    def _scaled(self) -> Tensor:
-        """Loadings times precisions, (d, k)."""
-        return self.coefficients[:, :-1] * self.precision[:, None]
-
-    def _total(self) -> Tensor:
-        """The sum of V over all columns, (k + 1, k + 1)."""
-        total: Tensor = self.coefficient_covariance.sum(0) * (
-            len(self.precision) / len(self.coefficient_covariance)
-        )
-        return total
-
-    def _complete_factor(self) -> Tensor:
-        """Cholesky factor of K of a complete row, (k, k)."""
-        k = self.coefficients.shape[1] - 1
-        inner = self._scaled.mT @ self.coefficients[:, :k] + self._total()[:k, :k]
-        inner.diagonal().add_(1.0)
-        return torch.linalg.cholesky(inner)
-
-    def _seen_factor(self, seen: Tensor) -> Tensor:
-        """Cholesky factors of K of every row, (n, k, k)."""
-        d, k = len(self.precision), self.coefficients.shape[1] - 1
-        outer = (
-            self._scaled[:, :, None] * self.coefficients[:, None, :k] + self.coefficient_covariance[:, :k, :k]
-        )
-        inner = (seen @ outer.reshape(d, k * k)).reshape(-1, k, k)
-        inner.diagonal(dim1=-2, dim2=-1).add_(1.0)
-        return torch.linalg.cholesky(inner)
-
-    def _score(self, deviation: Tensor, seen: Tensor) -> Tensor:
-        """h of every row, (n, k)."""
-        d, k = len(self.precision), self.coefficients.shape[1] - 1
-        return deviation @ self._scaled - seen @ self.coefficient_covariance[:, :k, k].expand(d, k)
-
-    def _deviation(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows less their means, zero where missing, and which values are there, both (n, d)."""
-        rows = rows.to(self.precision.dtype)
-        seen = ~torch.isnan(rows)
-        return torch.where(seen, rows - self.coefficients[:, -1], 0.0), seen.to(rows.dtype)
-
-    def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean (n, k) and covariance (n, k, k) of the factors given each row, missing values left out."""
-        deviation, seen = self._deviation(rows)
-        score = self._score(deviation, seen)
-        if bool((seen > 0).all()):
-            factor = self._complete_factor()
-            z = torch.cholesky_solve(score.mT, factor).mT
-            return z, torch.cholesky_inverse(factor).expand(len(z), -1, -1)
-        factor = self._seen_factor(seen)
-        return torch.cholesky_solve(score[..., None], factor)[..., 0], torch.cholesky_inverse(factor)
-
-    def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
-        """Statistics of a tile of rows (n, d), and what they add to the bound."""
-        columns = rows.mT.contiguous()
-        return (
-            self._expect_missing(rows, weight)
-            if has_missing(columns)
-            else self._expect_complete(columns, weight)
-        )
-
-    def _expect_complete(self, columns: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
-        low, k = columns.dtype, self.coefficients.shape[1] - 1
-        mean, scaled, covariance = self.coefficients[:, k], self._scaled.mT, self._total()
-        factor = self._complete_factor()
-        score = product(scaled.to(low), columns) - (scaled @ mean + covariance[:k, k])[:, None].to(low)
-        statistics, explained = complete_statistics(columns, weight, factor, score)
-        total = weight.sum()
-        apart = self.precision @ statistics.squared_deviations(mean, total)
-        level = (self.log_precision - LOG_2PI).sum() - covariance[k, k] - 2.0 * factor.diagonal().log().sum()
-        return Expected(statistics, 0.5 * (total * level - apart + explained), total)
-
-    def _expect_missing(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
-        deviation, seen = self._deviation(rows)
-        d, k = len(self.precision), self.coefficients.shape[1] - 1
-        factor = self._seen_factor(seen)
-        half = torch.linalg.solve_triangular(factor, self._score(deviation, seen)[..., None], upper=False)
-        z = torch.linalg.solve_triangular(factor.mT, half, upper=True)[..., 0]
-        u = torch.cat([z, z.new_ones(len(z), 1)], dim=1)
-        inner = u[:, :, None] * u[:, None, :]
-        inner[:, :k, :k] += torch.cholesky_inverse(factor)
-        inner = (inner * weight[:, None, None]).reshape(len(z), -1)
-        absent = ((1.0 - seen).mT @ inner).reshape(d, k + 1, k + 1)
-        filled = torch.nan_to_num(rows.to(seen.dtype), nan=0.0)
-        heavy = filled * weight[:, None]
-        level = seen @ (self.log_precision - LOG_2PI - self.coefficient_covariance[:, k, k])
-        log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
-        value = 0.5 * (level - deviation.square() @ self.precision - log_det + half.square().sum((1, 2)))
-        latent = inner.sum(0).reshape(k + 1, k + 1)
-        statistics = LinearStatistics((heavy * filled).sum(0), heavy.mT @ u, latent, absent)
-        return Expected(statistics, value @ weight, weight.sum())
-
-
-@dataclass(frozen=True)
 class NormalGammaFactors(Tree):
     r"""Normal-gamma distribution of each column's coefficients and noise precision, and what it predicts.
 
     Given its factors a new row has independent Student columns with :math:`2 a_j` degrees of freedom, centre
     :math:`m_j^\top u` and squared scale :math:`(b_j / a_j)(1 + u^\top V_j u)`. So draws are exact, and so are the
-    moments of a row:
-
-    .. math:: E[x] = m_c, \qquad \mathrm{Cov}(x) = M M^\top + \mathrm{diag}(\psi), \quad
-              \psi_j = \frac{b_j}{a_j - 1} (1 + \mathrm{tr}\, V_j).
-
-    Its density has no closed form; :func:`predictive_density` approximates it.
+    moments of a row: :math:`E[x] = m_c`, :math:`\mathrm{Cov}(x) = M M^\top + \mathrm{diag}(\psi)` with :math:`\psi_j
+    = \frac{b_j}{a_j - 1} (1 + \mathrm{tr}\, V_j)`. :func:`predictive_density` approximates the density.
     """
 
-    coefficients: Tensor
-    coefficient_covariance: Tensor
-    shape: Tensor
-    rate: Tensor
+    coefficients: Tensor  # m, loadings and last the mean of each column, (d, k + 1)
+    coefficient_covariance: Tensor  # V, (d, k + 1, k + 1), or (1, ...) where all columns share it
+    shape: Tensor  # a, of the noise precisions, (d,) or (1,)
+    rate: Tensor  # b, of the noise precisions, (d,)
 
     @property
     def mean(self) -> Tensor:
@@ -351,7 +192,7 @@ class NormalGammaFactors(Tree):
         """Expected noise precisions, (d,)."""
         return self.shape / self.rate
 
-    def deviations(self) -> dict[str, Tensor]:
+    def standard_deviations(self) -> dict[str, Tensor]:
         """Those of q: mean (d,), components (k, d), noise_variance (d,). The last may be infinite; see ``errors``."""
         own = self.noise[:, None] * self.coefficient_covariance.diagonal(dim1=-2, dim2=-1)
         excess = (self.shape - 2.0).clamp(min=0.0)
@@ -361,16 +202,16 @@ class NormalGammaFactors(Tree):
             "noise_variance": self.noise / excess.sqrt(),
         }
 
-    def expected(self) -> ExpectedLinear:
-        """What the distribution of the factors needs to know."""
+    def e_step(self) -> FactorEStep:
+        """The E step under this distribution of coefficients and noise."""
         log_precision = torch.digamma(self.shape) - self.rate.log()
-        return ExpectedLinear(
+        return FactorEStep(
             self.coefficients, self.coefficient_covariance, self.noise_precision, log_precision
         )
 
     def posterior(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Mean (n, k) and covariance (n, k, k) of the factors given each row, under q."""
-        return self.expected().posterior(rows)
+        return self.e_step().posterior(rows)
 
     def prior(self) -> DiagonalGaussian:
         """Standard normal factors."""
@@ -379,10 +220,10 @@ class NormalGammaFactors(Tree):
 
     def emission(self, z: Tensor) -> DiagonalGaussian:
         """x given factors z, (m, k): Gaussians with the mean and variance of Student's distribution."""
-        mean, variance = self.conditional(z)
+        mean, variance = self.predict_given_factors(z)
         return DiagonalGaussian(mean, variance * (self.shape / (self.shape - 1.0)))
 
-    def conditional(self, z: Tensor) -> tuple[Tensor, Tensor]:
+    def predict_given_factors(self, z: Tensor) -> tuple[Tensor, Tensor]:
         """Centre and squared scale of x given factors, both (m, d)."""
         u = torch.cat([z, z.new_ones(len(z), 1)], dim=1)
         if len(self.coefficient_covariance) == 1:
@@ -398,26 +239,26 @@ class NormalGammaFactors(Tree):
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """n new rows (n, d) with their factors (n, k); every row has parameters of its own draw."""
         z = self.prior().draw(n, generator)[0]
-        mean, scale = self.conditional(z)
-        precision = self._gamma(n, generator) / self.shape
+        mean, scale = self.predict_given_factors(z)
+        precision = self._draw_gamma(n, generator) / self.shape
         return mean + (scale / precision).sqrt() * normal(tuple(mean.shape), generator, mean.dtype), z
 
     def draw(self, n: int, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
         """n draws of the parameters: means (n, d), loadings (n, d, k), noise variances (n, d)."""
         d, size = self.coefficients.shape
-        noise = self.rate / self._gamma(n, generator)
+        noise = self.rate / self._draw_gamma(n, generator)
         root = torch.linalg.cholesky(self.coefficient_covariance)
         steps = normal((n, d, size), generator, self.rate.dtype)
         steps = steps @ root[0].mT if len(root) == 1 else (root @ steps[..., None])[..., 0]
         drawn = self.coefficients + noise.sqrt()[..., None] * steps
         return drawn[..., -1], drawn[..., :-1], noise
 
-    def _gamma(self, n: int, stream: Generator) -> Tensor:
+    def _draw_gamma(self, n: int, stream: Generator) -> Tensor:
         """Gamma draws of unit rate, (n, d)."""
         shape = self.shape.expand(n, len(self.rate)).contiguous()
         return torch._standard_gamma(shape, generator=stream)
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Expected parameters under their public names."""
         return {"mean": self.mean, "components": self.loadings.mT, "noise_variance": self.noise}
 
@@ -439,16 +280,7 @@ def predictive_density(factors: NormalGammaFactors, rows: Tensor) -> Tensor:
               (1 + u^\top V_j u)\big) \, dz, \qquad u = (z, 1)
 
     by importance sampling from a Gaussian about the peak of the integrand of each row. Only the factors are integrated
-    by nodes, the columns in closed form: nothing depends on the order of the columns, and the integrand is nearly
-    Gaussian.
-
-    Example:
-        >>> import torch
-        >>> coefficients = torch.tensor([[1.0, 0.0], [1.0, 0.0]]).double()
-        >>> many = torch.full((2,), 1e8).double()  # as good as known: two columns of variance 2, covariance 1
-        >>> factors = NormalGammaFactors(coefficients, torch.zeros(1, 2, 2).double(), many, many)
-        >>> predictive_density(factors, torch.zeros(1, 2).double())  # -log(2 pi) - log(3) / 2
-        tensor([-2.3872], dtype=torch.float64)
+    by nodes, the columns in closed form: nothing depends on the order of the columns.
     """
     rows = rows.to(factors.rate.dtype)
     k = factors.loadings.shape[1]
@@ -475,7 +307,7 @@ def _integrate_factors(factors: NormalGammaFactors, rows: Tensor, nodes: Tensor)
 
 def _student_log_prob(factors: NormalGammaFactors, rows: Tensor, seen: Tensor, z: Tensor) -> Tensor:
     """Log-density of the values seen given the factors, (n,)."""
-    centre, scale = factors.conditional(z)
+    centre, scale = factors.predict_given_factors(z)
     half = factors.shape + 0.5
     level = torch.lgamma(half) - torch.lgamma(factors.shape) - 0.5 * (2.0 * math.pi * factors.shape).log()
     away = torch.where(seen, rows - centre, 0.0)
@@ -493,7 +325,7 @@ def _find_mode(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple
     unsure, lean = covariance[:, :k, :k].reshape(d, k * k), covariance[:, :k, k]
     z = rows.new_zeros(len(rows), k)
     for _ in range(REWEIGHTINGS):
-        centre, scale = factors.conditional(z)
+        centre, scale = factors.predict_given_factors(z)
         degrees = 2.0 * factors.shape
         weight = seen * (degrees + 1.0) / (degrees * scale + (rows - centre).square())
         # 1 + u'Vu in the scale lowers the density far from the middle: to first order as its logarithm does.
@@ -508,33 +340,15 @@ def _find_mode(factors: NormalGammaFactors, rows: Tensor, seen: Tensor) -> tuple
 
 @dataclass(frozen=True)
 class VariationalFactor(NormalGammaFactors):
-    r"""A distribution over the parameters of factor analysis.
+    """A distribution over the parameters of factor analysis."""
 
-    Args:
-        coefficients: m, loadings and last the mean of each column, (d, k + 1).
-        coefficient_covariance: V, (d, k + 1, k + 1), or (1, ...) where all columns share it.
-        shape: a, of the noise precisions, (d,) or (1,).
-        rate: b, of the noise precisions, (d,).
-        relevance_rate: rates of the distributions of alpha, (k,).
-        parameter_prior: what the distribution was before any row.
-        total: weight of all rows, by which averaged statistics are multiplied.
-        expand: end each ``solve`` with the best change of factors; ``False`` is plain coordinate ascent.
-
-    Example:
-        >>> import torch
-        >>> prior = RelevancePrior.around(torch.zeros(3).double(), torch.ones(3).double())
-        >>> model = VariationalFactor.vague(prior, 1, total=100.0)
-        >>> model.loadings.shape, float(model.precision[0])
-        (torch.Size([3, 1]), 1.0)
-    """
-
-    relevance_rate: Tensor
+    relevance_rate: Tensor  # rates of the distributions of alpha, (k,)
     parameter_prior: RelevancePrior
-    total: float
-    expand: bool = True
+    total: float  # weight of all rows, by which averaged statistics are multiplied
+    expand: bool = True  # end ``solve`` with the best change of factors; False is plain coordinate ascent
 
     @classmethod
-    def vague(cls, prior: RelevancePrior, k: int, total: float) -> Self:
+    def from_prior(cls, prior: RelevancePrior, k: int, total: float) -> Self:
         """The prior's distribution of means and noise, no loadings, every relevance precision expected at one."""
         centre = prior.centre
         coefficients = torch.cat([centre.new_zeros(len(centre), k), centre[:, None]], dim=1)
@@ -551,43 +365,41 @@ class VariationalFactor(NormalGammaFactors):
         return self.parameter_prior.shape(len(self.rate)) / self.relevance_rate
 
     @property
-    def signal(self) -> Tensor:
+    def signal_to_noise(self) -> Tensor:
         r"""Mean squared signal-to-noise ratio of the loadings, :math:`\frac1d \sum_j \bar\tau_j m_{jl}^2`, (k,)."""
         return self.noise_precision @ self.loadings.square() / len(self.rate)
 
     @property
-    def uncertainty(self) -> Tensor:
+    def loading_uncertainty(self) -> Tensor:
         r"""The same of what is not known of the loadings, :math:`\frac1d \sum_j (V_j)_{ll}`, (k,)."""
         return self.coefficient_covariance.diagonal(dim1=-2, dim2=-1).mean(0)[:-1]
 
     @property
-    def used(self) -> Tensor:
+    def is_used(self) -> Tensor:
         """Which factors are in use, (k,): those whose loadings are, in mean square, more than their own deviation."""
-        return self.signal > self.uncertainty
+        return self.signal_to_noise > self.loading_uncertainty
 
-    def present(self) -> Tensor:
+    def present_weight(self) -> Tensor:
         """Weight of the values of each column, (d,)."""
         return (2.0 * (self.shape - self.parameter_prior.noise_shape)).expand_as(self.rate)
 
-    def errors(self) -> FactorErrors:
-        """Standard errors of mean, loadings (d, k) and log-noise; q's own for loadings of factors out of use.
-
-        q takes factors and parameters for independent, and so is narrower than the posterior, however many rows
-        there are.
-        """
-        used = self.used
-        of_used = factor_errors(
-            self.loadings[:, used], self.noise, self.present(), self.parameter_prior.noise_rate
+    def standard_errors(self) -> FactorErrors:
+        """Standard errors of mean, loadings (d, k) and log-noise; q's own for loadings of factors out of use. q
+        takes factors and parameters for independent, and so is narrower than the posterior, however many rows there
+        are."""
+        used = self.is_used
+        of_used = factor_standard_errors(
+            self.loadings[:, used], self.noise, self.present_weight(), self.parameter_prior.noise_rate
         )
-        loadings = self.deviations()["components"].mT.clone()
+        loadings = self.standard_deviations()["components"].mT.clone()
         loadings[:, used] = of_used.loadings
         return of_used._replace(loadings=loadings)
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[LinearStatistics]:
         """The best distributions of the factors: their statistics, and what the rows add to the bound."""
-        return self.expected().expect(rows, weight)
+        return self.e_step().expect(rows, weight)
 
-    def repair(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
+    def repair_statistics(self, statistics: LinearStatistics) -> tuple[LinearStatistics, tuple[str, ...]]:
         """Nothing can go wrong under a proper prior."""
         return statistics, ()
 
@@ -625,8 +437,8 @@ class VariationalFactor(NormalGammaFactors):
             coefficients = torch.cholesky_solve(pulled[..., None], factor)[..., 0]
         away = coefficients.clone()
         away[:, k] -= self.parameter_prior.centre
-        apart = known.residual(coefficients) + away.square() @ before
-        shape = self.parameter_prior.noise_shape + 0.5 * known.present
+        apart = known.residual_squares(coefficients) + away.square() @ before
+        shape = self.parameter_prior.noise_shape + 0.5 * known.present_weight
         rate = self.parameter_prior.noise_rate + 0.5 * apart.clamp(min=0.0)
         return replace(
             self,
@@ -645,7 +457,7 @@ class VariationalFactor(NormalGammaFactors):
 
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log of the predictive density of each row, (n,); the factors out of use are a part of the noise."""
-        used = self.used
+        used = self.is_used
         columns = torch.cat([torch.nonzero(used)[:, 0], torch.tensor([len(used)], device=used.device)])
         lost = self.noise_precision[:, None] * self.loadings[:, ~used].square()
         more = 1.0 + (lost + self.coefficient_covariance.diagonal(dim1=-2, dim2=-1)[:, :-1][:, ~used]).sum(1)
@@ -674,13 +486,13 @@ class VariationalFactor(NormalGammaFactors):
         relevance = InverseGamma(shape, self.relevance_rate).divergence(prior.relevance_prior())
         return coefficients + noise.sum() + relevance.sum()
 
-    def complete(self, statistics: LinearStatistics) -> Tensor:
+    def expected_log_likelihood(self, statistics: LinearStatistics) -> Tensor:
         """Expected log-likelihood of rows and factors under q, up to the prior of the factors."""
         inner = statistics.latent - statistics.absent
         covariance = (self.coefficient_covariance * inner).sum((-2, -1))
-        apart = self.noise_precision * statistics.residual(self.coefficients) + covariance
+        apart = self.noise_precision * statistics.residual_squares(self.coefficients) + covariance
         level = torch.digamma(self.shape) - self.rate.log() - LOG_2PI
-        return 0.5 * (statistics.present * level - apart).sum()
+        return 0.5 * (statistics.present_weight * level - apart).sum()
 
     def log_base(self, rows: Tensor) -> None:
         """None."""
@@ -696,7 +508,7 @@ class VariationalFactor(NormalGammaFactors):
             parameter_prior=self.parameter_prior.affine(origin, scale),
         )
 
-    def canonical(self) -> Self:
+    def to_canonical_form(self) -> Self:
         """Most relevant factors first, the largest loading of each (in units of noise) positive."""
         order = torch.argsort(self.relevance_rate, descending=True, stable=True)
         whole = torch.cat([order, order.new_tensor([len(order)])])
@@ -712,11 +524,10 @@ class VariationalFactor(NormalGammaFactors):
             relevance_rate=self.relevance_rate[order],
         )
 
-    def emptied(self, factor: int) -> Self:
-        r"""The distribution without one of its factors: no loadings, and the relevance that such a factor comes to.
-
-        There :math:`V_{ll} = 1 / (\alpha + n)` and :math:`\alpha = (a_0 + d/2) / (b_0 + d V_{ll} / 2)`, a quadratic.
-        """
+    def without_factor(self, factor: int) -> Self:
+        r"""The distribution without one of its factors: no loadings, and the relevance at the fixed point for such a
+        factor, :math:`V_{ll} = 1 / (\alpha + n)` and :math:`\alpha = (a_0 + d/2) / (b_0 + d V_{ll} / 2)`, a
+        quadratic."""
         d, prior = len(self.rate), self.parameter_prior
         shape, rate, n = prior.relevance_shape, prior.relevance_rate, self.total
         lean = rate * n - shape  # rate precision^2 + lean precision = (shape + d / 2) n
@@ -732,14 +543,14 @@ class VariationalFactor(NormalGammaFactors):
             self, coefficients=coefficients, coefficient_covariance=covariance, relevance_rate=relevance_rate
         )
 
-    def floored(self) -> Tensor:
+    def is_floored(self) -> Tensor:
         """No column: the prior keeps noise from vanishing, (d,)."""
         return torch.zeros_like(self.rate, dtype=torch.bool)
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """What any values of are a distribution of the same width: coefficients, log-rates of the noise."""
         return {"coefficients": self.coefficients, "log_rate": self.rate.log()}
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """The distribution at other values of them."""
         return replace(self, coefficients=free["coefficients"], rate=free["log_rate"].exp())

@@ -32,42 +32,23 @@ class VariationalMixture(Tree, Generic[S]):
     r"""The distribution :math:`q(\theta)` of a mixture's parameters, and the prior it came from.
 
     A missing value is one more variable of the mean field, :math:`q(x_m, z)`: its plug-in Gaussian given the values
-    seen. It counts as a row towards the posterior of parameters, which is therefore too narrow where much is missing.
-
-    Args:
-        parameter_prior: one distribution for all components, or one for each.
-        parameter_posterior: the distribution of each of the k components.
-        total: weight of all rows, whose statistics ``solve`` adds to the prior.
-
-    Example:
-        >>> import torch
-        >>> prior = MixturePrior.around(torch.zeros(1).double(), torch.eye(1).double(), 2)
-        >>> rows = torch.tensor([[-2.0], [-1.9], [1.9], [2.0]], dtype=torch.float64)
-        >>> share = torch.tensor([[1.0, 1.0, 0.0, 0.0], [0.0, 0.0, 1.0, 1.0]], dtype=torch.float64)
-        >>> model = VariationalMixture.started(prior, rows, share)
-        >>> model.parameter_posterior.weights.concentration
-        tensor([3., 3.], dtype=torch.float64)
-        >>> model.posterior(rows).round(decimals=2)[0]
-        tensor([1., 0.], dtype=torch.float64)
+    seen. It counts as a row towards the posterior of parameters, which is therefore too narrow where much is
+    missing.
     """
 
-    parameter_prior: MixturePrior
-    parameter_posterior: MixturePrior
-    total: float
+    parameter_prior: MixturePrior  # one distribution for all components, or one for each
+    parameter_posterior: MixturePrior  # the distribution of each of the k components
+    total: float  # weight of all rows, whose statistics ``solve`` adds to the prior
 
     @classmethod
-    def started(cls, prior: MixturePrior, rows: Tensor, share: Tensor, total: float | None = None) -> Self:
+    def from_responsibilities(
+        cls, prior: MixturePrior, rows: Tensor, share: Tensor, total: float | None = None
+    ) -> Self:
         """After rows (n, d) that belong to components by ``share`` (k, n), weights included.
-
-        Args:
-            prior: of the mixture.
-            rows: NaN where missing.
-            share: of each row in each component; sums over components are the weights of rows.
-            total: weight of all rows, where these are but some of them.
-        """
+        ``total`` is the weight of all rows, where these are but some of them."""
         weight = float(share.sum())
-        start = cls(prior, prior.expanded(), weight if total is None else total)
-        return start.solve(start.plugged.family.view(rows).summarise(share))
+        start = cls(prior, prior.expand_members(), weight if total is None else total)
+        return start.solve(start.plug_in_mixture.family.view(rows).summarise(share))
 
     @property
     def n_components(self) -> int:
@@ -75,7 +56,7 @@ class VariationalMixture(Tree, Generic[S]):
         return self.parameter_prior.n_components
 
     @cached_property
-    def plugged(self) -> Mixture[S]:
+    def plug_in_mixture(self) -> Mixture[S]:
         """The mixture whose E step is that of this model; its weights do not sum to one."""
         family, offset = self.parameter_posterior.components.plug_in()
         return Mixture(self.parameter_posterior.weights.expected_log() + offset, family)
@@ -83,7 +64,7 @@ class VariationalMixture(Tree, Generic[S]):
     @property
     def family(self) -> Any:
         """Components at the plug-in parameters."""
-        return self.plugged.family
+        return self.plug_in_mixture.family
 
     @property
     def log_weight(self) -> Tensor:
@@ -97,11 +78,11 @@ class VariationalMixture(Tree, Generic[S]):
         return Mixture(self.log_weight, self.parameter_posterior.components.predictive())
 
     @property
-    def counts(self) -> Tensor:
+    def component_counts(self) -> Tensor:
         """Expected weight of the rows of each component, (k,)."""
         if self.n_components == 1:
             return self.log_weight.new_full((1,), self.total)
-        counts: Tensor = self.parameter_posterior.weights.counts(self.parameter_prior.weights)
+        counts: Tensor = self.parameter_posterior.weights.counts_since(self.parameter_prior.weights)
         return counts
 
     def prior(self) -> Categorical:
@@ -114,27 +95,27 @@ class VariationalMixture(Tree, Generic[S]):
 
     def expect(self, rows: Tensor, weight: Tensor) -> Expected[S]:
         r"""E step: responsibilities at their best for :math:`q(\theta)`, and their part of the evidence bound."""
-        return self.plugged.expect(rows, weight)
+        return self.plug_in_mixture.expect(rows, weight)
 
-    def repair(self, statistics: S) -> tuple[S, tuple[str, ...]]:
+    def repair_statistics(self, statistics: S) -> tuple[S, tuple[str, ...]]:
         """Nothing to do: an empty component has its prior."""
         return statistics, ()
 
     def solve(self, statistics: S) -> Self:
         """The posterior given expected statistics, which are made to stand for the weight of all rows."""
         whole = statistics * (self.total / statistics.count.sum())
-        return type(self)(self.parameter_prior, self.parameter_prior.after(whole), self.total)
+        return type(self)(self.parameter_prior, self.parameter_prior.update(whole), self.total)
 
-    def complete(self, statistics: S) -> Tensor:
+    def expected_log_likelihood(self, statistics: S) -> Tensor:
         """The part of the evidence bound that parameters enter, at statistics of any model: ``solve`` is its peak."""
         whole = statistics * (self.total / statistics.count.sum())
-        return self.plugged.complete(whole) - self.divergence()
+        return self.plug_in_mixture.expected_log_likelihood(whole) - self.divergence()
 
     def divergence(self) -> Tensor:
         """Kullback-Leibler divergence of the distribution over parameters from their prior, a number."""
         return self.parameter_posterior.divergence(self.parameter_prior)
 
-    def of_total(self, total: float) -> Self:
+    def with_total(self, total: float) -> Self:
         """The same distribution where the rows weigh ``total`` in all: the next ``solve`` takes note of it."""
         return replace(self, total=total)
 
@@ -150,7 +131,7 @@ class VariationalMixture(Tree, Generic[S]):
 
     def posterior(self, rows: Tensor) -> Tensor:
         """Responsibilities of each component for each row, (n, k)."""
-        return self.plugged.posterior(rows)
+        return self.plug_in_mixture.posterior(rows)
 
     def moments(self) -> tuple[Tensor, forms.Dense]:
         """Mean (d,) and covariance (1, d, d) of the next row; infinite where a component has no second moment."""
@@ -163,7 +144,7 @@ class VariationalMixture(Tree, Generic[S]):
     def draw(self, n: int, generator: Generator) -> list[Mixture[Any]]:
         """n mixtures with parameters drawn from their distribution."""
         weights = self.parameter_posterior.weights.map(lambda leaf: leaf.expand(n, *leaf.shape))
-        families = self.parameter_posterior.components.families(n, generator)
+        families = self.parameter_posterior.components.draw_families(n, generator)
         return [Mixture(w, f) for w, f in zip(weights.draw(generator), families, strict=True)]
 
     def affine(self, origin: Tensor, scale: Tensor) -> Self:
@@ -174,34 +155,31 @@ class VariationalMixture(Tree, Generic[S]):
             self.total,
         )
 
-    def free(self) -> dict[str, Tensor]:
+    def free_parameters(self) -> dict[str, Tensor]:
         """Refused: no likelihood is at its maximum here, and no information says how it errs."""
         raise TypeError("A posterior over parameters has no free parameters: it states their errors itself.")
 
-    def with_free(self, free: Mapping[str, Tensor]) -> Self:
+    def with_free_parameters(self, free: Mapping[str, Tensor]) -> Self:
         """Refuses, as ``free`` does."""
         raise TypeError("A posterior over parameters has no free parameters: it states their errors itself.")
 
-    def named(self) -> dict[str, Tensor]:
+    def named_parameters(self) -> dict[str, Tensor]:
         """Expected weights, and components at the plug-in parameters, under their public names."""
-        return {"weights": self.parameter_posterior.weights.mean(), **self.family.named()}
+        return {"weights": self.parameter_posterior.weights.mean(), **self.family.named_parameters()}
 
     def is_finite(self) -> bool:
         """Whether this is a distribution at all: an extrapolation may leave the space of parameters."""
         return self.parameter_posterior.is_finite() and self.parameter_posterior.is_proper()
 
-    def ordered(self) -> tuple[Self, Tensor, float]:
-        r"""Components by falling size where that raises the evidence bound: under sticks with one prior for all.
-
-        Returns:
-            The model, the place that each of its components had before, (k,), and the gain of the bound.
-        """
+    def order_components(self) -> tuple[Self, Tensor, float]:
+        """Components by falling size where that raises the evidence bound, under sticks with one prior for all:
+        the model, the place that each component had before, (k,), and the gain of the bound."""
         same = torch.arange(self.n_components, device=self.log_weight.device)
         sticks = self.parameter_prior.weights
         alike = self.parameter_prior.components.mean.shape[0] == 1
         if not isinstance(sticks, StickBreaking) or self.n_components == 1 or not alike:
             return self, same, 0.0
-        count = self.counts
+        count = self.component_counts
         order = torch.argsort(count, descending=True, stable=True)
         gain = float(sticks.log_evidence(count[order]) - sticks.log_evidence(count))
         if not gain > 0.0:

@@ -45,7 +45,7 @@ Density = Callable[[Array], Array]
 def find_small_components(estimator: Any, n_rows: int) -> NDArray[np.bool_]:
     """Which components of a mixture fitted to ``n_rows`` are in use by so few that these may be outliers, (k,)."""
     if isinstance(estimator, BayesianGaussianMixture):
-        few: NDArray[np.bool_] = estimator.active_ & (estimator.model_.counts.numpy() < SMALL)
+        few: NDArray[np.bool_] = estimator.active_ & (estimator.model_.component_counts.numpy() < SMALL)
         return few
     return np.asarray(estimator.weights_) * n_rows < min(SMALL, RARE * n_rows)
 

@@ -17,12 +17,12 @@ from boxloop.data import (
     fingerprint_file,
     fingerprint_values,
     holds_numbers,
-    is_collection,
+    is_dask_collection,
+    make_empty_frame,
     map_on_cluster,
     open_named_reader,
     open_source,
     open_table,
-    outline,
     sample_rows,
 )
 from boxloop.numeric import generator
@@ -219,11 +219,11 @@ def _inspect_table(data: Any, cluster: bool) -> _UnreadTable:
             reader.non_numeric,
             lambda names: open_table(data, columns=names, cluster=cluster),
         )
-    frame = as_frame(outline(data))
+    frame = as_frame(make_empty_frame(data))
     if frame is not None:
         names = tuple(map(str, frame.columns))
         text = {str(s.name): str(s.dtype) for s in frame.iter_columns() if not holds_numbers(s)}
-        whole = data if is_collection(data) else frame
+        whole = data if is_dask_collection(data) else frame
         return _UnreadTable("table", names, text, lambda names: open_source(whole, columns=names))
     source = open_source(data)
     return _UnreadTable("table", source.names, {}, lambda names: source)

@@ -73,7 +73,7 @@ def sample_factors(
     Args:
         X: any table without missing values, see :func:`boxloop.data.open_source`.
         n_factors: k, at most the number of columns.
-        prior: in the units of the rows. When omitted, :meth:`~boxloop.distributions.priors.FactorPrior.around`
+        prior: in the units of the rows. When omitted, :meth:`~boxloop.distributions.priors.FactorPrior.from_moments`
             the mean and the variances v of the rows: :math:`t_j = v_j`, :math:`\psi_j \sim \mathrm{IG}(3/2, v_j/4)`,
             :math:`s_j = 100 v_j`.
         chains: number of chains, from dispersed loadings.
@@ -157,7 +157,7 @@ class _FactorData(Tree):
             zero, unit[:, None] * moments.covariance * unit, source.n_rows
         )
         if prior is None:
-            standard = FactorPrior.around(zero, torch.ones_like(zero), n_factors)
+            standard = FactorPrior.from_moments(zero, torch.ones_like(zero), n_factors)
             prior = standard.affine(origin, scale)
         else:
             check_prior("factors", prior.n_factors, n_factors, prior.centre.shape[0], d)
@@ -254,7 +254,7 @@ class FactorPosterior(GibbsPosterior):
             draws: S, evenly spaced in all chains; each is a full d x d covariance.
         """
         mean, loadings, noise = unpack_factors(self._select_positions(draws), len(self.names))
-        family = FullGaussian.of(mean, loadings @ loadings.mT + torch.diag_embed(noise))
+        family = FullGaussian.from_covariance(mean, loadings @ loadings.mT + torch.diag_embed(noise))
         return Mixture(mean.new_zeros(len(mean)).log_softmax(0), family)
 
     def plot(self, ax: Axes | None = None, *, kind: Literal["loadings", "trace"] = "loadings") -> Axes:

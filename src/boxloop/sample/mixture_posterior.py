@@ -91,7 +91,7 @@ def sample_mixture(
         n_components: k.
         covariance: ``full`` or ``diag``; ignored if ``prior`` is given, which determines it.
         prior: in the units of the rows. When omitted,
-            :meth:`~boxloop.distributions.priors.MixturePrior.around` the mean and covariance of the rows:
+            :meth:`~boxloop.distributions.priors.MixturePrior.from_moments` the mean and covariance of the rows:
             uniform weights, :math:`m = \bar x`, :math:`\kappa = 0.01`, :math:`\nu = d + 2`, :math:`\Psi = S / k^{2/d}`.
         chains: number of chains; each begins at its own seeds among the rows.
         draws: of each chain.
@@ -186,7 +186,9 @@ class _MixtureData(Tree):
         if prior is None:
             second = standard_rows.mT @ standard_rows / len(rows)
             diagonal = covariance == "diag"
-            standard = MixturePrior.around(torch.zeros_like(origin), second, n_components, diagonal=diagonal)
+            standard = MixturePrior.from_moments(
+                torch.zeros_like(origin), second, n_components, diagonal=diagonal
+            )
             prior = standard.affine(origin, scale)
         else:
             columns = prior.components.mean.shape[1]

@@ -121,11 +121,11 @@ def parameter_target(
         model: any model that EM can fit.
         rows: a table, a path, or a source.
         log_prior: the free parameters by name, each (c, ...), -> their log-density (c,). They are those of
-            ``model.free()``: all their values are valid.
+            ``model.free_parameters()``: all their values are valid.
         sample_weight: of the rows.
 
     Returns:
-        A target over vectors in the order of ``model.free()``, with its gradient.
+        A target over vectors in the order of ``model.free_parameters()``, with its gradient.
 
     Example:
         >>> import torch
@@ -139,7 +139,7 @@ def parameter_target(
         tensor([ 3.0000, -1.4366], dtype=torch.float64)
     """
     source = open_source(rows, sample_weight)
-    free = model.free()
+    free = model.free_parameters()
     base = torch.zeros((), dtype=torch.float64)  # log-density of the rows that does not depend on parameters
     for tile, weight in source.chunks():
         part = model.log_base(tile)
@@ -154,7 +154,7 @@ def parameter_target(
         return log_prior(by_name) + 0.0 * position.sum(1)  # so that a constant prior has a gradient
 
     def likelihood(point: Tensor) -> Tensor:
-        return source.reduce(model.with_free(unflatten(point, free)).expect).log_likelihood + base
+        return source.reduce(model.with_free_parameters(unflatten(point, free)).expect).log_likelihood + base
 
     def log_density(position: Tensor) -> Tensor:
         return torch.stack([likelihood(point) for point in position.detach()]) + prior(position)
@@ -191,8 +191,8 @@ def sample_parameters(
         options: others of :func:`sample_density`; ``start_sd`` is 0.1 when omitted.
 
     Returns:
-        Draws of each free parameter by name. ``model.with_free({name: draws[name][c, i]})`` is the model of one draw.
-        The labels of mixture components are not identified: relabel draws before averaging them.
+        Draws of each free parameter by name; ``model.with_free_parameters({name: draws[name][c, i]})`` is the model
+        of one draw. The labels of mixture components are not identified: relabel draws before averaging them.
 
     Example:
         >>> import torch
@@ -205,7 +205,7 @@ def sample_parameters(
         >>> bool((draws["log_rate"].exp().mean() - 7 / 3).abs() < 0.2)
         True
     """
-    free = model.free()
+    free = model.free_parameters()
     target = parameter_target(model, rows, log_prior, sample_weight)
     settings = {"start_sd": 0.1, **options}
     draws = sample_density(target, flatten(free), kernel, chains=chains, **settings)

@@ -108,9 +108,9 @@ def topic_spectrum(
 
     Example:
         >>> from boxloop import topic_spectrum
-        >>> from boxloop.data import documents
+        >>> from boxloop.data import draw_topics
         >>> from boxloop.numeric import generator
-        >>> X = documents(3, 30, generator(0)).source(3000, 8, generator(2))
+        >>> X = draw_topics(3, 30, generator(0)).source(3000, 8, generator(2))
         >>> topic_spectrum(X, max_topics=6).n_components
         3
     """

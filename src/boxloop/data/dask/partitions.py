@@ -54,17 +54,11 @@ class Partition(Protocol):
 
 @dataclass(frozen=True)
 class FilePartition:
-    """A file, or some of its row groups or rows.
+    """A file, or some of its row groups or rows."""
 
-    Args:
-        reader: of these rows alone.
-        names: the columns used.
-        weight: a column, or the weights of these rows.
-    """
-
-    reader: Reader
-    names: tuple[str, ...]
-    weight: Tensor | str | None = None
+    reader: Reader  # of these rows alone
+    names: tuple[str, ...]  # the columns used
+    weight: Tensor | str | None = None  # a column, or the weights of these rows
 
     content: None = None
 
@@ -87,21 +81,13 @@ class FilePartition:
 
 @dataclass(frozen=True)
 class CollectionPartition:
-    """A partition of a Dask collection: a data frame, or a block of an array.
+    """A partition of a Dask collection: a data frame, or a block of an array."""
 
-    Args:
-        number: of the partition, counted from 0.
-        names: the columns used.
-        weight: a column, or the weights of these rows.
-        content: the task that makes it.
-        whole: the collection: what was persisted stays on the workers as long as somebody holds it.
-    """
-
-    number: int
-    names: tuple[str, ...]
-    weight: Tensor | str | None
-    content: Any
-    whole: Any = None
+    number: int  # of the partition, counted from 0
+    names: tuple[str, ...]  # the columns used
+    weight: Tensor | str | None  # a column, or the weights of these rows
+    content: Any  # the task that makes it
+    whole: Any = None  # the collection: what was persisted stays on the workers while somebody holds it
 
     @property
     def label(self) -> str:
@@ -142,19 +128,12 @@ class CollectionPartition:
 
 @dataclass(frozen=True)
 class ArrayPartition:
-    """Rows in memory, which travel: targets beside rows that stay where they are.
+    """Rows in memory, which travel: targets beside rows that stay where they are."""
 
-    Args:
-        rows: (n, d).
-        weight: (n,).
-        names: of the columns.
-        label: how messages name it.
-    """
-
-    rows: Tensor
-    weight: Tensor | None
+    rows: Tensor  # (n, d)
+    weight: Tensor | None  # (n,)
     names: tuple[str, ...]
-    label: str
+    label: str  # how messages name it
 
     content: None = None
 
@@ -184,6 +163,6 @@ def split_weight(weight: Tensor | str | None, counts: tuple[int, ...]) -> Iterat
         yield from [weight] * len(counts)
 
 
-def part_key(number: int, token: str) -> str:
+def partition_key(number: int, token: str) -> str:
     """Name of the task that reads a partition."""
     return f"boxloop-part-{number}-{token}"

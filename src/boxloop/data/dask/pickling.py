@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from boxloop.data.validation import share_memory
+from boxloop.data.validation import wrap_as_tensor
 
 ARRAY_DTYPES = frozenset(
     (
@@ -35,19 +35,9 @@ class PickledAsStub(ABC):
 
 def pickle_value(value: object, *, detached: bool = False) -> bytes:
     """A function with all it closes over, or a tree, as bytes; a tensor takes its own values along, not its storage.
-
-    Args:
-        value: whatever cloudpickle takes.
-        detached: whether tensors may lose their gradients on the way, as statistics do; otherwise one that has a graph
-            behind it is refused, as nobody could differentiate what comes back.
-
-    Example:
-        >>> import torch
-        >>> unpickle_value(pickle_value(torch.ones(1000)[:2]))
-        tensor([1., 1.])
-    """
+    Only if ``detached`` may tensors lose their gradients: nobody could differentiate what comes back."""
     out = io.BytesIO()
-    pickler = _pickler()(out, protocol=pickle.HIGHEST_PROTOCOL)
+    pickler = _make_pickler_class()(out, protocol=pickle.HIGHEST_PROTOCOL)
     pickler.detached = detached
     pickler.dump(value)
     return out.getvalue()
@@ -59,18 +49,8 @@ def unpickle_value(data: bytes) -> Any:
 
 
 class Broadcast:
-    """A value that all tasks of a pass share, as bytes: every thread unpickles it once, so that no two share a buffer.
-
-    Dask releases it, and so all that was unpickled, as soon as the last task that needs it is done.
-
-    Args:
-        data: what :func:`pickle_value` gave.
-
-    Example:
-        >>> broadcast = Broadcast(pickle_value([1, 2]))
-        >>> broadcast.value() is broadcast.value()
-        True
-    """
+    """A pickled value that all tasks of a pass share: every thread unpickles it once, so that no two share a buffer.
+    Dask releases it, and so all that was unpickled, as soon as the last task that needs it is done."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -91,7 +71,7 @@ class Broadcast:
 
 
 @cache
-def _pickler() -> Any:
+def _make_pickler_class() -> Any:
     """The pickler's class, made on first use, as cloudpickle comes with Dask."""
     import cloudpickle
 
@@ -114,7 +94,7 @@ def _pickler() -> Any:
                 return _rebuild_mask, (np.packbits(obj.cpu().numpy()), tuple(obj.shape), str(obj.device))
             if is_plain and obj.device.type != "meta":
                 return _rebuild_tensor, (
-                    *_array(obj),
+                    *_to_numpy(obj),
                     str(obj.device),
                     obj.requires_grad and not self.detached,
                 )
@@ -123,7 +103,7 @@ def _pickler() -> Any:
     return Pickler
 
 
-def _array(value: Tensor) -> tuple[np.ndarray, bool]:
+def _to_numpy(value: Tensor) -> tuple[np.ndarray, bool]:
     """The values, and whether they are bits of bfloat16, which NumPy does not know."""
     here = value.detach().cpu().resolve_conj().resolve_neg()
     short = here.dtype == torch.bfloat16
@@ -131,7 +111,7 @@ def _array(value: Tensor) -> tuple[np.ndarray, bool]:
 
 
 def _rebuild_tensor(array: np.ndarray, short: bool, device: str, requires_grad: bool) -> Tensor:
-    value = share_memory(array).clone()  # with memory of its own, that may be written and resized
+    value = wrap_as_tensor(array).clone()  # with memory of its own, that may be written and resized
     value = (value.view(torch.bfloat16) if short else value).to(device)
     return value.requires_grad_() if requires_grad else value
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 import torch
 from torch import Tensor
 
-from boxloop.data.dask.partitions import Partition, part_key
+from boxloop.data.dask.partitions import Partition, partition_key
 from boxloop.data.dask.pickling import Broadcast, pickle_value, unpickle_value
 from boxloop.data.dask.tasks import (
     ClusterError,
@@ -56,12 +56,7 @@ def sum_partitions(
     parts: Sequence[Partition], counts: Sequence[int], function: Callable[[Tensor, Tensor, int], Any]
 ) -> PartialSum:
     """Sum ``function(rows, weight, number of the first row)`` over all partitions, on the cluster.
-
-    Args:
-        parts: in order.
-        counts: rows of each.
-        function: pure, as a thread calls the same for all its partitions; it travels with all it closes over.
-    """
+    The function must be pure: a thread calls the same for all its partitions."""
     from dask.task_spec import List, Task, TaskRef
 
     token, nonempty = uuid4().hex, [i for i in range(len(parts)) if counts[i]]
@@ -69,7 +64,7 @@ def sum_partitions(
         raise ValueError("the source has no rows")
     contents, graph = plan_contents([parts[i] for i in nonempty])
     graph |= _broadcast_task(function, token)
-    starts, leaves = [0, *accumulate(counts)], [part_key(i, token) for i in nonempty]
+    starts, leaves = [0, *accumulate(counts)], [partition_key(i, token) for i in nonempty]
     for i, key, content in zip(nonempty, leaves, contents, strict=True):
         graph[key] = _partition_task(key, token, parts[i], starts[i], counts[i], content)
     level, height = leaves, 0
@@ -77,7 +72,7 @@ def sum_partitions(
         blocks = [level[i : i + FAN] for i in range(0, len(level), FAN)]
         level = [f"boxloop-sum-{height}-{i}-{token}" for i in range(len(blocks))]
         for key, block in zip(level, blocks, strict=True):
-            graph[key] = Task(key, _add, List(*map(TaskRef, block)))
+            graph[key] = Task(key, _add_partial_sums, List(*map(TaskRef, block)))
         height += 1
     total: PartialSum = unpickle_value(compute_task(graph, level[0], leaves, parts))
     if total.rows != starts[-1]:
@@ -92,19 +87,19 @@ def iterate_partial_sums(
     token = uuid4().hex
     broadcast = persist_task(_broadcast_task(function, token))
 
-    def leaves() -> Iterator[tuple[str, Graph]]:
+    def partition_tasks() -> Iterator[tuple[str, Graph]]:
         for i, (part, start, count) in enumerate(
             zip(parts, accumulate(counts, initial=0), counts, strict=False)
         ):
             if count:
                 (content,), graph = plan_contents([part])
-                key = part_key(i, token)
+                key = partition_key(i, token)
                 yield (
                     key,
                     {**graph, **broadcast, key: _partition_task(key, token, part, start, count, content)},
                 )
 
-    yield from map(unpickle_value, compute_in_order(leaves(), parts))
+    yield from map(unpickle_value, compute_in_order(partition_tasks(), parts))
 
 
 def map_partitions(function: Callable[..., Any], parts: Sequence[Partition]) -> list[Any]:
@@ -123,14 +118,14 @@ def _compute_calls(parts: Sequence[Partition], calls: Sequence[bytes]) -> list[A
 
     token = uuid4().hex
     contents, graph = plan_contents(parts)
-    keys, whole = [part_key(i, token) for i in range(len(calls))], f"boxloop-each-{token}"
+    keys, whole = [partition_key(i, token) for i in range(len(calls))], f"boxloop-each-{token}"
     for key, call, content in zip(keys, calls, [[one] for one in contents] or [[]] * len(calls), strict=True):
-        graph[key] = Task(key, _call, call, *content)
+        graph[key] = Task(key, _call_pickled, call, *content)
     graph[whole] = Task(whole, list, List(*map(TaskRef, keys)))
     return list(compute_task(graph, whole, keys, parts))
 
 
-def _call(data: bytes, *content: Any) -> Any:
+def _call_pickled(data: bytes, *content: Any) -> Any:
     function, first = unpickle_value(data)
     return function(first, *content)
 
@@ -169,7 +164,7 @@ def _sum_partition(broadcast: Broadcast, data: bytes, content: Any) -> bytes:
     return pickle_value(PartialSum(value, n_rows, float(total_weight)), detached=True)
 
 
-def _add(sums: list[bytes]) -> bytes:
+def _add_partial_sums(sums: list[bytes]) -> bytes:
     return pickle_value(reduce(lambda a, b: a + b, map(unpickle_value, sums)))
 
 

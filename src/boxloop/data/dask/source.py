@@ -25,12 +25,12 @@ from boxloop.data.source import Tile, tile_rows
 from boxloop.data.standardise import FIRST_ROWS
 from boxloop.data.stream import Reader, retile
 from boxloop.data.validation import (
-    check_given_names,
+    check_column_names,
     check_no_paths,
     check_shape,
     check_weight,
     choose_columns,
-    is_collection,
+    is_dask_collection,
 )
 from boxloop.tree import Tree
 
@@ -91,7 +91,7 @@ class DaskSource(PickledAsStub):
         value: T = total.value
         return value
 
-    def in_turn(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
+    def map_tiles(self, function: Callable[[Tensor, Tensor, int], T]) -> Iterator[T]:
         """Yield sums over one partition after the other; some are computed ahead, and wait on the workers."""
         total_weight = 0.0
         for partial in iterate_partial_sums(self.parts, self.counts, function):
@@ -223,7 +223,7 @@ def _collection_source(data: Any, weight: object, columns: Sequence[str] | None)
         raise ValueError(f"Expected 2D array, got {data.ndim}D array instead (shape={data.shape})")
     if data.shape[1] != data.shape[1]:
         raise ValueError("the array does not know its number of columns: call compute_chunk_sizes() first")
-    names = check_given_names(columns, data.shape[1]) or tuple(f"x{j}" for j in range(data.shape[1]))
+    names = check_column_names(columns, data.shape[1]) or tuple(f"x{j}" for j in range(data.shape[1]))
     if isinstance(weight, str):
         raise ValueError(f"an array has no column {weight!r} of weights: give one weight per row")
     if isinstance(weight, da.Array):
@@ -241,7 +241,7 @@ def _frame_source(frame: Any, weight: object, columns: Sequence[str] | None) -> 
             "a Dask DataFrame (to_frame() makes one of a series), a two-dimensional Dask array or a path is needed, "
             f"not {type(frame)}"
         )
-    if is_collection(weight):
+    if is_dask_collection(weight):
         frame, weight = assign_weights(frame, weight), WEIGHT
     names = choose_columns([str(name) for name in frame.columns], columns, weight)
     return _task_source(frame, frame.to_delayed(), None, names, weight)
@@ -268,17 +268,13 @@ def _check_weights(weight: object, n_rows: int) -> Tensor | str | None:
 
 
 def append_weights(data: Any, weight: Any) -> Any:
-    """A Dask array with its weights, another one, as last column.
-
-    Raises:
-        ValueError: not one weight per row, or chunks of unknown sizes that differ in number.
-    """
+    """A Dask array with its weights, another one, as last column."""
     import dask.array as da
 
     n, m = data.shape[0], weight.size
     known, unknown = n == n and m == m, n != n and m != m
     if weight.ndim != 1 or (known and n != m):
-        raise _length_error(n, weight)
+        raise _weight_length_error(n, weight)
     if known:
         weight = weight.rechunk((data.chunks[0],))
     elif not unknown or weight.numblocks[0] != data.numblocks[0]:
@@ -289,11 +285,7 @@ def append_weights(data: Any, weight: Any) -> Any:
 
 
 def assign_weights(frame: Any, weight: Any) -> Any:
-    """A Dask DataFrame with a column of weights: a series meets it by label, an array by position.
-
-    Raises:
-        ValueError: weights that are no column, not one per row, or in partitions that cannot be matched.
-    """
+    """A Dask DataFrame with a column of weights: a series meets it by label, an array by position."""
     import dask.array as da
     import dask.dataframe as dd
 
@@ -303,7 +295,7 @@ def assign_weights(frame: Any, weight: Any) -> Any:
         parts = [CollectionPartition(i, (), None, task) for i, task in enumerate(frame.to_delayed())]
         counts = tuple(map_partitions(count_rows, parts))
         if sum(counts) != weight.size:
-            raise _length_error(sum(counts), weight)
+            raise _weight_length_error(sum(counts), weight)
         weight = weight.rechunk((counts,))
     elif isinstance(weight, dd.Series) and frame.known_divisions and weight.known_divisions:
         return frame.assign(**{WEIGHT: weight})
@@ -322,7 +314,7 @@ def _assign_weight(rows: Any, weight: Any) -> Any:
     return rows.assign(**{WEIGHT: weight})
 
 
-def _length_error(n_rows: float, weight: Any) -> ValueError:
+def _weight_length_error(n_rows: float, weight: Any) -> ValueError:
     return ValueError(
         f"the weights must have one entry per row: shape ({n_rows},) is needed, {weight.shape} was given"
     )

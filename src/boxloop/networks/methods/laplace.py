@@ -20,7 +20,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from boxloop.data import check_choice, check_kind, share_memory
+from boxloop.data import check_choice, check_kind, wrap_as_tensor
 from boxloop.loop import Iteration, run
 from boxloop.networks.distribution import Component, WeightDistribution
 from boxloop.networks.function import evaluation_mode
@@ -240,7 +240,7 @@ def last_layer_laplace(
         )
     if prior_precision is not None:
         check_positive("prior_precision", prior_precision, 1)
-    labels = y if isinstance(y, Tensor) else share_memory(np.asarray(y))
+    labels = y if isinstance(y, Tensor) else wrap_as_tensor(np.asarray(y))
     phi = last.features(X).double()
     if len(labels) != len(phi):
         raise ValueError(f"X has {len(phi)} rows and y has {len(labels)}")

@@ -77,8 +77,8 @@ class MixtureRows:
 def compute_natural_parameters(family: Component) -> Tensor:
     """Weights of the features in the log-density of every member, (m, p)."""
     if isinstance(family, FullGaussian):
-        return family.natural
-    return torch.cat([-family.log_partition().sum(1, keepdim=True), family.natural()], dim=1)
+        return family.natural_parameters
+    return torch.cat([-family.log_partition().sum(1, keepdim=True), family.natural_parameters()], dim=1)
 
 
 def sweep_rows(
