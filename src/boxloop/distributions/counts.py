@@ -48,7 +48,7 @@ class Poisson(_CountFamily):
 
     Args:
         mean: rates, (k, d), positive.
-        floor: smallest rate that ``fitted`` may return.
+        floor: smallest rate that ``fit_statistics`` may return.
 
     Example:
         >>> import torch
@@ -107,7 +107,7 @@ class Bernoulli(_CountFamily):
 
     Args:
         mean: probabilities, (k, d), inside (0, 1).
-        floor: distance that ``fitted`` keeps from 0 and from 1.
+        floor: distance that ``fit_statistics`` keeps from 0 and from 1.
 
     Example:
         >>> import torch

@@ -125,7 +125,7 @@ class DiagonalGaussian(_AxisGaussian):
     Args:
         mean: (k, d).
         variance: (k, d).
-        floor: smallest variance that ``fitted`` may return.
+        floor: smallest variance that ``fit_statistics`` may return.
 
     Example:
         >>> import torch
@@ -151,7 +151,7 @@ class SphericalGaussian(_AxisGaussian):
     Args:
         mean: (k, d).
         variance: (k, 1).
-        floor: smallest variance that ``fitted`` may return.
+        floor: smallest variance that ``fit_statistics`` may return.
 
     Example:
         >>> import torch

@@ -48,7 +48,7 @@ class FullGaussian(Tree):
     Args:
         mean: (k, d).
         factor: lower Cholesky factors of the covariances, (k, d, d).
-        floor: smallest eigenvalue that ``fitted`` may return.
+        floor: smallest eigenvalue that ``fit_statistics`` may return.
 
     Example:
         >>> import torch

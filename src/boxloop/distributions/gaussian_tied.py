@@ -36,7 +36,7 @@ class TiedGaussian(Tree):
     Args:
         mean: (k, d).
         factor: lower Cholesky factor of the common covariance, (d, d).
-        floor: smallest eigenvalue that ``fitted`` may return.
+        floor: smallest eigenvalue that ``fit_statistics`` may return.
 
     Example:
         >>> import torch

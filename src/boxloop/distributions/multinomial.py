@@ -31,7 +31,7 @@ class Multinomial(Tree):
     Args:
         probability: (k, d), rows sum to one.
         total: words in a drawn document; ``mean`` and ``covariance`` refer to it.
-        smoothing: pseudo-count of each word in ``fitted``, relative to a member's average count, or to its documents
+        smoothing: pseudo-count of each word in ``fit_statistics``, relative to a member's average count, or to its documents
             where these are fewer.
 
     Example:
