@@ -176,7 +176,7 @@ def check_fitted(case: LawCase) -> None:
 
 
 def check_free(case: LawCase) -> None:
-    """``with_free_parameters(free_parameters())`` changes nothing, and public parameters are finite."""
+    """``with_free_parameters`` of ``free_parameters`` changes nothing, and public parameters are finite."""
     near(case.law.with_free_parameters(case.law.free_parameters()), case.law)
     assert case.law.named_parameters()
     assert all(bool(torch.isfinite(value).all()) for value in case.law.named_parameters().values())

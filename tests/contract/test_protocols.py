@@ -36,12 +36,6 @@ def test_promises_are_kept(protocol: type, kind: type) -> None:
 
 
 def test_protocols_promise_something() -> None:
-    assert {
-        "expect",
-        "solve",
-        "expected_log_likelihood",
-        "free_parameters",
-        "with_free_parameters",
-        "named_parameters",
-    } <= set(promised(ExpectationModel))
-    assert {"view", "fitted", "split", "affine", "floored"} <= set(promised(Family))
+    model = {"expect", "solve", "expected_log_likelihood", "free_parameters", "with_free_parameters"}
+    assert model | {"named_parameters"} <= set(promised(ExpectationModel))
+    assert {"view", "fit_statistics", "split", "affine", "is_floored"} <= set(promised(Family))
