@@ -161,7 +161,7 @@ def check_affine(case: ModelCase) -> None:
 
 
 def check_free(case: ModelCase) -> None:
-    """``with_free_parameters`` of ``free_parameters`` changes nothing; parameters are finite; healthy statistics need no repair."""
+    """Free parameters go out and in again; parameters are finite; healthy statistics need no repair."""
     near(case.model.with_free_parameters(case.model.free_parameters()), case.model)
     assert all(bool(torch.isfinite(value).all()) for value in case.model.named_parameters().values())
     assert case.model.is_finite()

@@ -31,8 +31,8 @@ class Multinomial(Tree):
     Args:
         probability: (k, d), rows sum to one.
         total: words in a drawn document; ``mean`` and ``covariance`` refer to it.
-        smoothing: pseudo-count of each word in ``fit_statistics``, relative to a member's average count, or to its documents
-            where these are fewer.
+        smoothing: pseudo-count of each word in ``fit_statistics``, relative to a member's average count, or to its
+            documents where these are fewer.
 
     Example:
         >>> import torch
