@@ -160,9 +160,12 @@ def _prune_components(rows: Source, last: Outcome[Any], exact: bool = True) -> O
     run_trial = partial(
         run, step, monotone=exact, rounding=partial(rounding_error, source=rows, objective=elbo)
     )
-    for j in torch.argsort(last.state.best.counts, stable=True).tolist():
+    for j in torch.argsort(last.state.best.component_counts, stable=True).tolist():
         best, mean = last.state.best, last.state.statistics
-        if float(best.counts[j]) < EMPTY_COUNT or int((best.counts >= EMPTY_COUNT).sum()) < 2:
+        if (
+            float(best.component_counts[j]) < EMPTY_COUNT
+            or int((best.component_counts >= EMPTY_COUNT).sum()) < 2
+        ):
             continue
         index = torch.tensor([j], device=mean.features.device)
         start = EMState(best.solve(mean.replace_members(index, torch.zeros_like(mean.features[index]))))
