@@ -130,7 +130,9 @@ def _race_starts(
         rows = ArraySource(sample.rows, weight)
     models: list[Any] = []
     for share in shares:
-        candidate: Model = VariationalMixture.from_responsibilities(parameter_prior, sample.rows, share * weight, total)
+        candidate: Model = VariationalMixture.from_responsibilities(
+            parameter_prior, sample.rows, share * weight, total
+        )
         models.append(candidate.order_components()[0])
     if k == 1:
         return models[0], False

@@ -88,7 +88,9 @@ class Mixture(Tree, Generic[S]):
                 if len(members) > 1:
                     index = i * count.shape[1] + torch.tensor(members, device=count.device)
                     pieces = self.family.split(int(index[0]), len(members))
-                    statistics = statistics.replace_members(index, pieces * (count[i, largest] / len(members)))
+                    statistics = statistics.replace_members(
+                        index, pieces * (count[i, largest] / len(members))
+                    )
                     events += [f"component {m} was empty; component {largest} was split" for m in members[1:]]
         return statistics, tuple(events)
 
