@@ -1,4 +1,4 @@
-from .adapt import PriorAndEmission as PriorAndEmission, as_model, unwrap_search as unwrap_search
+from .adapt import PriorAndEmission as PriorAndEmission, as_model
 from .calibration import Calibration, Reliability, calibration, reliability
 from .distances import (
     energy_distance,
@@ -17,9 +17,10 @@ from .forward_moments import (
     marginal_mixture as marginal_mixture,
     standardise_by_model as standardise_by_model,
 )
+from .gaps import Gap, Mega
 from .information_criteria import Criteria, information_criteria
 from .latent_codes import ActiveUnits, AggregateGap, active_units, aggregate_gap
-from .mega import Gap, Mega, mega
+from .mega import mega
 from .mmd import median_bandwidth, mmd
 from .norms import entrywise, operator, schatten
 from .penalty import (

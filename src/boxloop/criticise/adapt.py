@@ -42,22 +42,17 @@ class PriorAndEmission:
         return self.likelihood(z)
 
 
-def flatten_images(X: Any) -> Any:
-    """Images (n, H, W) or (n, C, H, W), as an autoencoder takes them, as rows (n, d); all else as it is."""
-    return X.reshape(len(X), -1) if isinstance(X, np.ndarray | Tensor) and X.ndim > 2 else X
-
-
-def unwrap_search(model: object) -> object:
-    """The best estimator of a fitted search; anything else as it is."""
-    return getattr(model, "best_estimator_", model)
-
-
 def open_rows_for_model(
     model: object, X: Any, sample_weight: Any = None, device: torch.device | str = "cpu"
 ) -> Source:
     """Rows as the model of a fitted estimator has them: checked, and cut where ``binarize`` says so."""
-    source = on_device(open_source(flatten_images(X), sample_weight), torch.device(device))
-    prepare = getattr(unwrap_search(model), "_prepare_rows", None)
+    if isinstance(X, np.ndarray | Tensor) and X.ndim > 2:  # images, as an autoencoder takes them
+        X = X.reshape(len(X), -1)
+    source = open_source(X, sample_weight)
+    device = torch.device(device)
+    if device.type != "cpu":
+        source = on_device(source, device)
+    prepare = getattr(getattr(model, "best_estimator_", model), "_prepare_rows", None)
     return source if prepare is None else prepare(source)
 
 

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
-from boxloop.criticise.adapt import as_model, check_column_count, flatten_images
+from boxloop.criticise.adapt import as_model, check_column_count, open_rows_for_model
 from boxloop.criticise.mmd import MMDResult, mmd
-from boxloop.data import ConcatenatedRows, make_frame, on_device, open_source, sample_rows
+from boxloop.data import ConcatenatedRows, make_frame, sample_rows
 from boxloop.models import Autoencoder
 from boxloop.numeric import RandomState, generator, normal, single_threaded, spawn
 from boxloop.types import Source
@@ -355,7 +355,7 @@ def _open_autoencoder_rows(model: object, X: Any) -> tuple[Autoencoder, Source]:
     own = as_model(model)
     if not isinstance(own, Autoencoder):
         raise TypeError(f"{type(own).__name__} has no encoder: codes need an autoencoder")
-    source = on_device(open_source(flatten_images(X)), own.origin.device)
+    source = open_rows_for_model(model, X, None, own.origin.device)
     check_column_count(own, source.n_columns)
     if source.n_rows < 2:
         raise ValueError(f"X has {source.n_rows} row: at least 2 are needed")

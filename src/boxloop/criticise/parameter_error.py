@@ -93,18 +93,15 @@ class ParameterUncertainty:
     scale: Tensor  # (d,)
     rows: RowSample  # the training rows, or a random sample of them
     row_influence: Tensor  # of each of these on the moments, (n, p)
+    row_share: (
+        Tensor  # weight of each in the error of the moments, (n,): a sample stands for all rows of the fit
+    )
 
     def influence(self, rows: Tensor) -> Tensor:
         """Influence of rows (n, d) on the moments, (n, p): over training rows its mean is the error of the moments."""
         return (
             _compute_score_vectors(self.model, self.point, (rows - self.origin) / self.scale) @ self.response
         )
-
-    @property
-    def row_share(self) -> Tensor:
-        """Weight of each row in the error of the moments, (n,): a sample stands for all rows of the fit."""
-        weight = self.rows.weight
-        return self.rows.probability**0.5 * weight / weight.sum()
 
     @property
     def match_tolerance(self) -> float:
@@ -116,11 +113,6 @@ class ParameterUncertainty:
         """(p, r) with r at most min(n, p): its product with its transpose is the covariance of the moments."""
         _, size, right = torch.linalg.svd(self.row_influence * self.row_share[:, None], full_matrices=False)
         return right.mT * size
-
-    @property
-    def error(self) -> Tensor:
-        """Standard errors of the moments, (p,)."""
-        return (self.row_share.square() @ self.row_influence.square()).sqrt()
 
 
 def estimate_parameter_error(
@@ -158,7 +150,13 @@ def estimate_parameter_error(
     half = unit[:, None] * vectors[:, curved]
     response = (half / values[curved]) @ (half.mT @ central_differences(moments_at, point).mT)
     influence = _compute_score_vectors(standard, point, standard_rows) @ response
-    return ParameterUncertainty(standard, point, response, origin, scale, rows, influence)
+    share = rows.probability**0.5 * rows.weight / rows.weight.sum()
+    return ParameterUncertainty(standard, point, response, origin, scale, rows, influence, share)
+
+
+def combine_errors(*errors: Tensor) -> Tensor:
+    """Standard errors from independent sources, together."""
+    return torch.stack([error.square() for error in errors]).sum(0).sqrt()
 
 
 def _compute_score_vectors(model: ParametricModel, point: Tensor, rows: Tensor) -> Tensor:
