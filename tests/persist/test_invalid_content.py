@@ -273,6 +273,20 @@ def test_numbers_whose_products_are_beyond_all_numbers_are_refused(
         case.load(path)
 
 
+@pytest.mark.parametrize("view", ["left", "right"])
+def test_canonical_variables_that_depend_on_each_other_are_refused(view: str, tmp_path: Path) -> None:
+    """Rotations are in units of the length of what each variable adds to those before it."""
+    case = next(case for case in MODELS if case.name == "cca")
+    path = case.write(tmp_path / "m.boxloop")
+    document, tensors = split(path.read_bytes())
+    field = f"model.canonical.{view}"
+    first = tensors[field][:, :1]
+    for changed in (torch.zeros_like(tensors[field]), torch.cat([first, torch.zeros_like(first)], 1)):
+        path.write_bytes(seal(document, {**tensors, field: changed}))
+        with pytest.raises(ModelFileError, match=f"{field}.*independent"):
+            case.load(path)
+
+
 def test_a_part_that_is_no_network_is_refused(tmp_path: Path) -> None:
     """It is a class of the file, but not one that maps rows."""
     case = next(case for case in MODELS if case.name == "autoencoder-codes")

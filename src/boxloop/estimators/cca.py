@@ -45,8 +45,8 @@ from boxloop.twoview import (
 )
 
 
-def _has_linear_views(estimator: Any, saved: Saved) -> str | None:
-    """A check of a file: both views are linear, and the first has the columns of the estimator."""
+def _has_linear_variables(estimator: Any, saved: Saved) -> str | None:
+    """A check of a file: both views are linear, with the columns of the estimator, and their variables independent."""
     fit: Any = saved.tree
     views = fit.model.pair.left, fit.model.pair.right
     if not all(isinstance(view, LinearView) for view in views):
@@ -55,6 +55,11 @@ def _has_linear_views(estimator: Any, saved: Saved) -> str | None:
         return f"its first view has {views[0].n_columns} columns, not {estimator.n_features_in_}"
     if estimator._predict_1d and views[1].n_columns != 1:
         return f"its second view has {views[1].n_columns} columns, and predictions of one"
+    for name in ("left", "right"):
+        length = np.diag(np.linalg.qr(to_numpy(getattr(fit.model.canonical, name)), mode="r"))
+        with np.errstate(divide="ignore", over="ignore"):
+            if not np.isfinite(1.0 / length).all():  # rotations are in units of these lengths
+                return f"the field 'model.canonical.{name}' must have linearly independent columns"
     return None
 
 
@@ -126,7 +131,7 @@ class CCA(
         CONSTRAINTS,
         {"n_features_in_": int, "_predict_1d": bool},
         attribute="fit_",
-        checks=(_has_linear_views,),
+        checks=(_has_linear_variables,),
     )
     _parameter_constraints: ClassVar[dict[str, list[Any]]] = {
         "n_components": [Interval(Integral, 1, None, closed="left")],
