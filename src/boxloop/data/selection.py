@@ -228,10 +228,10 @@ class SelectedRows(SourceView):
 
 def select_rows(source: Source, selection: RowSelection | Tensor) -> Source:
     """The rows of a selection or a mask: taken at once where they are in memory, else as they are read."""
-    chosen = MaskSelection(selection) if isinstance(selection, Tensor) else selection
     if isinstance(source, ArraySource):
-        return source.take(chosen.mask_between(0, source.n_rows).nonzero()[:, 0].to(source.rows.device))
-    return SelectedRows(source, chosen)
+        mask = selection if isinstance(selection, Tensor) else selection.mask_between(0, source.n_rows)
+        return source.take(mask.nonzero()[:, 0].to(source.rows.device))
+    return SelectedRows(source, MaskSelection(selection) if isinstance(selection, Tensor) else selection)
 
 
 def shuffle_rows(source: Source, generator: Generator) -> Source:

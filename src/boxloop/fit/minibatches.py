@@ -52,13 +52,21 @@ class Epochs:
             raise ValueError("held_out leaves no row for training")
         self._held_out = held_out
         self.per_epoch = -(-self.n_rows // size)
-        self._memory = _load_rows(source, held_out)
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of rows of each batch of an epoch."""
         least, more = divmod(self.n_rows, self.per_epoch)
-        return [least + 1] * more + [least] * (self.per_epoch - more)
+        self.sizes = [least + 1] * more + [least] * (self.per_epoch - more)  # rows of each batch of an epoch
+        self._memory: Batch | None = (
+            None  # all rows and weights, transformed as the source does; None where in files
+        )
+        inner = source
+        while isinstance(inner, MappedSource | StandardisedSource):
+            inner = inner.source
+        if isinstance(inner, ArraySource):
+            tiles = [(rows, weight.to(rows)) for rows, weight in source.chunks()]
+            rows, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
+            if held_out is not None:
+                kept = torch.nonzero(~held_out)[:, 0].to(rows.device)
+                rows, weight = rows[kept], weight[kept]
+            self._memory = rows, weight
 
     def epoch(self, number: int, start: int = 0) -> Iterator[Batch]:
         """Rows and weights of the batches of epoch 0, 1, ..., from batch ``start`` on."""
@@ -106,27 +114,12 @@ def hold_out(source: Source, share: float, seed: int, most: int) -> tuple[Tensor
 
     def take_held_out(rows: Tensor, weight: Tensor, start: int) -> ConcatenatedRows:
         chosen = sampler.indices_between(start, start + len(weight)).to(rows.device)
-        return ConcatenatedRows.of(torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1))
+        return ConcatenatedRows((torch.cat([rows[chosen], weight[chosen, None].to(rows)], 1),))
 
-    both = source.reduce_at(take_held_out).concatenate()
+    both = torch.cat(source.reduce_at(take_held_out).parts)
     return mask, ArraySource(both[:, :-1].contiguous(), both[:, -1].contiguous(), source.names)
 
 
 def resample_rows(rows: Tensor, weight: Tensor, stream: Generator) -> Tensor:
     """As many rows, drawn with replacement by weight; uniformly if all weights are 0."""
     return rows[torch.multinomial(weight.clamp(min=1e-30), len(rows), replacement=True, generator=stream)]
-
-
-def _load_rows(source: Source, held_out: Tensor | None) -> Batch | None:
-    """All rows and weights of a source in memory, transformed as it does; None if they are in files."""
-    inner = source
-    while isinstance(inner, MappedSource | StandardisedSource):
-        inner = inner.source
-    if not isinstance(inner, ArraySource):
-        return None
-    tiles = [(rows, weight.to(rows)) for rows, weight in source.chunks()]
-    rows, weight = (torch.cat(parts) for parts in zip(*tiles, strict=True))
-    if held_out is not None:
-        kept = torch.nonzero(~held_out)[:, 0].to(rows.device)
-        rows, weight = rows[kept], weight[kept]
-    return rows, weight

@@ -64,19 +64,6 @@ class BlockTotals:
     rejected: int = 0  # steps that were not taken
     notes: tuple[str, ...] = ()  # what else is worth knowing
 
-    def add_step(self, values: dict[str, float], rows: int) -> None:
-        """Count an accepted step."""
-        before = self.sums or [0.0] * len(values)
-        self.sums = [total + rows * value for total, value in zip(before, values.values())]
-        self.rows += rows
-        self.refused = 0
-
-    def refuse_step(self, backoff: float) -> None:
-        """Count a step that was not taken."""
-        self.rejected += 1
-        self.refused += 1
-        self.slower *= backoff
-
 
 class StepGraphs:
     """Captured steps, one for each size of a batch; parameters move in place under a fused, capturable optimiser."""

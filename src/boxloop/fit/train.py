@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Generic, Protocol, Self, TypeVar
 
@@ -152,8 +152,8 @@ class TrainPlan:
         mixed: compute the loss in bfloat16 by autocast; parameters, penalty and validation keep their precision.
     """
 
-    rate: Schedule | None = field(default_factory=lambda: Constant(1e-3))
-    weight: Schedule = field(default_factory=lambda: Constant(0.0))
+    rate: Schedule | None = Constant(1e-3)
+    weight: Schedule = Constant(0.0)
     clip: float | None = 100.0
     decay: float = 0.0
     block: int | None = 100
@@ -338,25 +338,27 @@ class Trainer(Generic[M]):
                 value.detach().clone().requires_grad_() for value in trainable.trainable()
             ]
             self._live = trainable.with_trainable(tuple(self.parameters))
-            self._optimiser: Optimizer = _make_adamw(self.parameters, self.plan.decay)
+            self.device = self.parameters[0].device
+            graphed, fused = self.device.type == "cuda", self.device.type in ("cpu", "cuda")
+            rate: Any = torch.zeros((), device=self.device) if graphed else 0.0  # set at every step
+            self._optimiser: Optimizer = AdamW(
+                self.parameters, lr=rate, weight_decay=self.plan.decay, fused=fused, capturable=graphed
+            )
         else:
-            self.parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
             self._optimiser = self.optimiser
+            self.parameters = [value for group in self.optimiser.param_groups for value in group["params"]]
+            self.device = self.parameters[0].device
         self._state: TrainState | None = None  # where everything stands; None in the middle of a block
         self._batches: Iterator[Any] | None = None  # the rest of the present epoch
         self._graphs: StepGraphs | None = None
         self._refusal = ""  # why steps cannot be captured in a graph
 
-    @property
-    def device(self) -> torch.device:
-        """Where the parameters are."""
-        return self.parameters[0].device
-
     def start(self, seed: int) -> TrainState:
         """The state before the first step."""
         none = torch.zeros(0, dtype=torch.float64)
         state = self._copy_state(TrainState((), None, (), (), none, none, none[:, None], seed))
-        return replace(state, best=state.parameters)
+        self._state = replace(state, best=state.parameters)
+        return self._state
 
     def restore(self, state: TrainState) -> None:
         """Put parameters, optimiser and followers back to where they were in a state."""
@@ -419,25 +421,21 @@ class Trainer(Generic[M]):
     def _run_block(self, state: TrainState) -> BlockTotals:
         """The steps of a block, on a GPU from graphs if possible."""
         streams = [make_generator_at(state.seed, place, state.count, device=self.device) for place in (0, 2)]
-        notes: tuple[str, ...] = ()
-        if self.is_graphed:
-            try:
-                return self._replay_steps(state, streams)
-            except RuntimeError:
-                if self._graphs is None or not self._graphs.refusal:
-                    raise
-                self._refusal = self._graphs.refusal
-                notes = (f"steps cannot be captured in a CUDA graph and run one by one ({self._refusal})",)
-                self.restore(state)
-                self._state = None
-        block = self._take_steps(state, self._next_batches(state), streams)
-        return replace(block, notes=notes)
-
-    def _next_batches(self, state: TrainState) -> Iterator[Any]:
-        """The batches of a block, of the present epoch."""
         if self._batches is None or state.place == 0:
             self._batches = self.batches.epoch(state.epoch, state.place)
-        return islice(self._batches, self.plan.block)
+        batches = islice(self._batches, self.plan.block)
+        if not self.is_graphed:
+            return self._take_steps(state, batches, streams)
+        try:
+            return self._replay_steps(state, batches, streams)
+        except RuntimeError:
+            if self._graphs is None or not self._graphs.refusal:
+                raise
+            self._refusal = self._graphs.refusal
+        self.restore(state)
+        self._state = None
+        note = f"steps cannot be captured in a CUDA graph and run one by one ({self._refusal})"
+        return replace(self._run_block(state), notes=(note,))
 
     @property
     def is_graphed(self) -> bool:
@@ -450,7 +448,9 @@ class Trainer(Generic[M]):
         own = self.optimiser is None and self.plan.rate is not None
         return self.device.type == "cuda" and own and self.plan.graphs and not waits and not self._refusal
 
-    def _replay_steps(self, state: TrainState, streams: Sequence[Generator]) -> BlockTotals:
+    def _replay_steps(
+        self, state: TrainState, batches: Iterator[Any], streams: Sequence[Generator]
+    ) -> BlockTotals:
         """Steps from CUDA graphs, looked at together."""
         rate, plan = self.plan.rate, self.plan
         assert rate is not None
@@ -458,7 +458,7 @@ class Trainer(Generic[M]):
             self._graphs = StepGraphs(self.parameters, self._optimiser, self._report, plan.clip, plan.backoff)
         steps = (
             GraphStep(rows, weight, rate(t), 0.0 if self.penalty is None else plan.weight(t))
-            for t, (rows, weight) in enumerate(self._next_batches(state), state.count + 1)
+            for t, (rows, weight) in enumerate(batches, state.count + 1)
         )
         block, most_refused = self._graphs.run(steps, streams, state.refused, state.slower)
         if most_refused >= PATIENCE:
@@ -476,9 +476,13 @@ class Trainer(Generic[M]):
             values, refusal = self._take_step(batch, t, block.slower, streams)
             block.count, block.names = block.count + 1, tuple(values)
             if refusal is None:
-                block.add_step(values, count_rows(batch))
+                rows = count_rows(batch)
+                totals = block.sums or [0.0] * len(values)
+                block.sums = [total + rows * value for total, value in zip(totals, values.values())]
+                block.rows, block.refused = block.rows + rows, 0
             else:
-                block.refuse_step(self.plan.backoff)
+                block.rejected, block.refused = block.rejected + 1, block.refused + 1
+                block.slower *= self.plan.backoff
             report = StepReport(t, state.epoch, values["loss"], refusal, self.parameters)
             for follower in self.followers:
                 follower.after_step(report)
@@ -510,7 +514,12 @@ class Trainer(Generic[M]):
         if self.plan.clip is not None and length > self.plan.clip:
             clip_grads_with_norm_(self.parameters, self.plan.clip, norm)
         if self.plan.rate is not None:
-            set_rate(self._optimiser, slower * self.plan.rate(t))
+            rate = slower * self.plan.rate(t)
+            for group in self._optimiser.param_groups:
+                if isinstance(group["lr"], Tensor):
+                    group["lr"].fill_(rate)
+                else:  # in float32, as a GPU holds it, so that devices agree
+                    group["lr"] = float(np.float32(rate))
         self._optimiser.step()
         return named, None
 
@@ -577,24 +586,6 @@ class Trainer(Generic[M]):
             stale=stale,
         )
         return done, improved
-
-
-def _make_adamw(parameters: list[Tensor], decay: float) -> AdamW:
-    """AdamW in one kernel where there is one, its rate set at every step; on a GPU so that a graph can hold it."""
-    place = parameters[0].device
-    graphed = place.type == "cuda"
-    rate: Any = torch.zeros((), device=place) if graphed else 0.0
-    fused = place.type in ("cpu", "cuda")
-    return AdamW(parameters, lr=rate, weight_decay=decay, fused=fused, capturable=graphed)
-
-
-def set_rate(optimiser: Optimizer, rate: float) -> None:
-    """The learning rate of the next step, of all parameters; in float32, as a GPU holds it, so that devices agree."""
-    for group in optimiser.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
-            group["lr"] = float(np.float32(rate))
 
 
 def count_rows(batch: Any) -> int:
