@@ -1,4 +1,3 @@
-from .blas import lower_norms, lower_product, product, scatter, sparse_product, triangle as triangle
 from .covariance import (
     LowRank as LowRank,
     average_covariance as average_covariance,
@@ -23,10 +22,15 @@ from .linalg import (
     gram,
     has_missing as has_missing,
     log_factor,
+    lower_norms,
+    lower_product,
     mirrored,
     pack,
     pack_index,
+    product,
     safe_cholesky,
+    scatter,
+    sparse_product,
     unpack,
     upper_gram,
     woodbury,

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 import torch
 
-from boxloop.numeric import blas, generator, lower_norms, lower_product, normal, product, scatter, triangle
+from boxloop.numeric import (
+    generator,
+    linalg,
+    lower_norms,
+    lower_product,
+    normal,
+    product,
+    scatter,
+    upper_gram,
+)
 
 SHAPES = [
     (1, 1, 1),
@@ -46,7 +55,7 @@ def test_long_products_are_cut_into_blocks(shape, monkeypatch):
     seen = []
     plain = np.matmul
     monkeypatch.setattr(
-        blas.np, "matmul", lambda *a, **k: (seen.append(a[0].ndim + a[1].ndim), plain(*a, **k))[1]
+        linalg.np, "matmul", lambda *a, **k: (seen.append(a[0].ndim + a[1].ndim), plain(*a, **k))[1]
     )
     product(torch.ones(m, inner), torch.ones(inner, n))
     assert max(seen) > 4
@@ -86,7 +95,7 @@ def test_norms_of_products_with_triangles(k, size, n, monkeypatch):
     right = torch.randn(size + 1, n, dtype=torch.float64, generator=rng)
     expected = (lower @ right).square().sum(1)
     assert torch.allclose(lower_norms(lower, right), expected, rtol=1e-12)
-    monkeypatch.setattr(blas, "BLOCK_VALUES", 1)  # member by member
+    monkeypatch.setattr(linalg, "BLOCK_VALUES", 1)  # member by member
     assert torch.allclose(lower_norms(lower, right), expected, rtol=1e-12)
     tracked = lower_norms(lower.requires_grad_(), right)
     assert tracked.requires_grad
@@ -116,11 +125,11 @@ def test_moments_about_centres(n, negligible):
     ("n", "d"), [(300, 13), (1000, 30), (5000, 100), (257, 256), (20, 30), (600, 300), (9, 1)]
 )
 @pytest.mark.parametrize("turned", [False, True])
-def test_triangle_is_the_upper_half_of_a_product(n, d, dtype, turned):
+def test_upper_gram_is_the_upper_half_of_a_product(n, d, dtype, turned):
     rows = normal((d, n) if turned else (n, d), generator(1), dtype)
     rows = rows.mT if turned else rows
     expected = torch.triu(rows.double().mT @ rows.double())
     tolerance = 1e-12 if dtype == torch.float64 else 1e-4
     torch.testing.assert_close(
-        torch.triu(triangle(rows)).double(), expected, rtol=tolerance, atol=tolerance * n
+        torch.triu(upper_gram(rows)).double(), expected, rtol=tolerance, atol=tolerance * n
     )
