@@ -43,7 +43,7 @@ from boxloop.sample import HMC, GraphSteps, RandomWalk, Target
 from boxloop.twoview import relevance_loss
 from common import report
 
-REPEATS, RANK, ROUNDS = 7, 10, 50
+REPEATS, RANK, ITERATIONS = 7, 10, 50
 LOOPS = ((1_000_000, 50, 16), (1_000_000, 20, 16), (2_000, 5, 4))
 """Rows, columns and components of mixtures."""
 
@@ -119,24 +119,27 @@ def clusters(card: Card, n: int, d: int, k: int) -> tuple[ArraySource, Tensor]:
 
 
 def mixtures(card: Card) -> Iterator[dict]:
-    """A round of EM, in a loop: reads the rows once; two products with every component."""
+    """An iteration of EM, in a loop: reads the rows once; two products with every component."""
     large, medium, small = ((card.size(n, 2_000), *more) for n, *more in LOOPS)
     for kind, n, d, k in ((kind, *size) for kind in ("full", "diagonal") for size in (large, medium, small)):
         source, mean = clusters(card, n, d, k)
         eye = torch.eye(d, dtype=torch.float64, device=card.device).expand(k, d, d).contiguous()
         if kind == "full":
-            law, flops = FullGaussian(mean, eye, 1e-6), 4.0 * n * k * d * d
+            distribution, flops = FullGaussian(mean, eye, 1e-6), 4.0 * n * k * d * d
         else:
-            law, flops = DiagonalGaussian(mean, torch.ones_like(mean), 1e-6), 4.0 * n * k * (1 + 2 * d)
-        state = EMState(Mixture(mean.new_full((k,), 1.0 / k).log(), law))
+            distribution, flops = (
+                DiagonalGaussian(mean, torch.ones_like(mean), 1e-6),
+                4.0 * n * k * (1 + 2 * d),
+            )
+        state = EMState(Mixture(mean.new_full((k,), 1.0 / k).log(), distribution))
         step = em(source)
-        rounds = lambda step=step, state=state: run(step, state, max_iter=ROUNDS, monotone=True)  # noqa: E731
-        seconds = timed(rounds, card.device, 3) / ROUNDS
-        yield card.row(f"mixture {kind}, a round, n={n} d={d} K={k}", seconds, flops, 8.0 * n * (d + 1))
+        iterations = lambda step=step, state=state: run(step, state, max_iter=ITERATIONS, monotone=True)  # noqa: E731
+        seconds = timed(iterations, card.device, 3) / ITERATIONS
+        yield card.row(f"mixture {kind}, an iteration, n={n} d={d} K={k}", seconds, flops, 8.0 * n * (d + 1))
 
 
 def factors(card: Card) -> Iterator[dict]:
-    """Second moments in one pass, and a round of EM that knows nothing else of the rows."""
+    """Second moments in one pass, and an iteration of EM that knows nothing else of the rows."""
     for n in (card.size(100_000, 1_000), card.size(1_000_000, 2_000)):
         d = card.size(1000, 20)
         source = ArraySource(normal((n, d), generator(0, card.device)))
@@ -151,8 +154,8 @@ def factors(card: Card) -> Iterator[dict]:
         torch.ones(d, dtype=torch.float64, device=card.device),
     )
     step, state = em(summary.rows(summary.frame.origin, summary.frame.scale)), EMState(start)
-    seconds = timed(lambda: run(step, state, max_iter=ROUNDS, monotone=True), card.device, 3) / ROUNDS
-    yield card.row(f"factor analysis, a round, d={d} k={RANK}", seconds, 2.0 * d * d * RANK, 8.0 * d * d)
+    seconds = timed(lambda: run(step, state, max_iter=ITERATIONS, monotone=True), card.device, 3) / ITERATIONS
+    yield card.row(f"factor analysis, an iteration, d={d} k={RANK}", seconds, 2.0 * d * d * RANK, 8.0 * d * d)
 
 
 def moments(card: Card) -> Iterator[dict]:

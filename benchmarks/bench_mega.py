@@ -1,4 +1,4 @@
-"""The moment penalty of document 000 at the size of its section 8.3: forward, and forward with backward.
+"""The moment penalty of Beaulac (2023) at the size of its section 8.3: forward, and forward with backward.
 
 Peers are the published form (an m x d x d tensor, in chunks) and one matrix product under autograd. All must give the
 same value and the same gradient first.

@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 
 def job(path: Path, memory: int) -> dict[str, object]:
-    """What is measured: a whole mixture fit, from the survey of the columns to the last EM round."""
+    """What is measured: a whole mixture fit, from the survey of the columns to the last EM iteration."""
     import torch
 
     from boxloop import GaussianMixture

@@ -1,4 +1,4 @@
-"""Gaussian mixtures, full covariance: one EM round and a cold start, against scikit-learn (and pomegranate if there).
+"""Gaussian mixtures, full covariance: one EM iteration and a cold start, against scikit-learn (and pomegranate).
 
 python benchmarks/bench_mixture.py [--quick]
 """
@@ -48,14 +48,14 @@ def starting_rows(rows: np.ndarray, labels: np.ndarray, k: int) -> np.ndarray:
     return np.stack([rows[np.flatnonzero(labels == j)[0]] for j in range(k)])
 
 
-def peer_rounds(rows: np.ndarray, start: np.ndarray, rounds: int) -> Peer:
+def peer_iterations(rows: np.ndarray, start: np.ndarray, iterations: int) -> Peer:
     k, d = start.shape
     return Peer(
         k,
         weights_init=np.full(k, 1.0 / k),
         means_init=start,
         precisions_init=np.tile(np.eye(d), (k, 1, 1)),
-        max_iter=rounds,
+        max_iter=iterations,
         tol=0.0,
         reg_covar=0.0,
     ).fit(rows)
@@ -71,25 +71,25 @@ def one_case(n: int, d: int, k: int, dtype: str, target: float, repeats: int) ->
     model = Mixture(
         torch.full((k,), 1.0 / k, dtype=torch.float64).log(), FullGaussian(torch.from_numpy(start), eye)
     )
-    rounds = 3 if n > 500_000 else 6
+    iterations = 3 if n > 500_000 else 6
 
     def ours(r: int):
         return run(em(standard), EMState(model), max_iter=r)
 
-    peer, mine = peer_rounds(rows, start, rounds), ours(rounds)
+    peer, mine = peer_iterations(rows, start, iterations), ours(iterations)
     apart = abs(mine.trace[-1] - frame.log_volume / n - peer.lower_bound_) / abs(peer.lower_bound_)
     assert apart < (1e-10 if dtype == "float64" else 1e-6), f"answers differ by {apart}"
     times = interleave(
         {
-            "peer": lambda: peer_rounds(rows, start, rounds),
-            "peer 1": lambda: peer_rounds(rows, start, 1),
-            "ours": lambda: ours(rounds),
+            "peer": lambda: peer_iterations(rows, start, iterations),
+            "peer 1": lambda: peer_iterations(rows, start, 1),
+            "ours": lambda: ours(iterations),
             "ours 1": lambda: ours(1),
         },
         repeats,
     )
-    peer_ms = 1e3 * (times["peer"] - times["peer 1"]) / (rounds - 1)
-    ours_ms = 1e3 * (times["ours"] - times["ours 1"]) / (rounds - 1)
+    peer_ms = 1e3 * (times["peer"] - times["peer 1"]) / (iterations - 1)
+    ours_ms = 1e3 * (times["ours"] - times["ours 1"]) / (iterations - 1)
     p = 1 + d + d * (d + 1) // 2
     quadratic = d <= QUADRATIC_COLUMNS and dtype == "float64"
     flops = 4.0 * n * k * p if quadratic else 2.0 * n * k * d * d

@@ -24,7 +24,7 @@ TARGETS = {"exact": 10.0, "lazy": 30.0, "mini-batch": 40.0, "gradient": 8.0}
 
 
 class PaperEM:
-    """Document 004, Algorithm 2, in its own order, D x K row-major."""
+    """Brownlie (2021), Algorithm 2, in its own order, D x K row-major."""
 
     def __init__(self, start: Tensor) -> None:
         self.f, self.psi = start, start.new_ones(len(start))
@@ -49,7 +49,7 @@ class PaperEM:
 
 
 class PaperSGA:
-    """Document 004, Algorithm 1, in its own order."""
+    """Brownlie (2021), Algorithm 1, in its own order."""
 
     def __init__(self, start: Tensor) -> None:
         self.f, self.psi = start, start.new_ones(len(start))

@@ -30,8 +30,8 @@ from spectral_peer import Whitened, dense_topics, moments_apart, scipy_counts
 
 LENGTH, CONCENTRATION = 50, 0.2
 TARGETS = {1_000: 10.0, 10_000: 35.0}
-ROUNDS = 8
-"""Most EM rounds that the spectral estimate may take."""
+ITERATIONS = 8
+"""Most EM iterations that the spectral estimate may take."""
 EQUAL = 1.001
 """Perplexities within this ratio are equal."""
 
@@ -75,8 +75,8 @@ def against_dense(n: int, b: int, k: int, repeats: int) -> dict:
         "floor_ms": 1e3 * floor(source, k),
         "of_floor": floor(source, k) / times["ours"],
         "em_round_ms": 1e3 * round_s,
-        "em_rounds": times["ours"] / round_s,
-        "most_em_rounds": ROUNDS,
+        "em_iterations": times["ours"] / round_s,
+        "most_em_iterations": ITERATIONS,
         "moments_apart": apart,
         "topics_apart": between,
         "error_ours": off["ours"],
@@ -85,10 +85,12 @@ def against_dense(n: int, b: int, k: int, repeats: int) -> dict:
 
 
 def em_round(source: SparseSource, k: int, repeats: int) -> float:
-    """One sparse EM round, with k topics that are neither all alike nor sharp."""
+    """One sparse EM iteration, with k topics that are neither all alike nor sharp."""
     level = torch.full((k, source.n_columns), 1.0 / source.n_columns, dtype=torch.float64)
     model = mixture_from_topics(spectral(source, k, generator(0)), Multinomial(level))
-    return interleave({"round": lambda: run(em(source), EMState(model), max_iter=1)}, repeats)["round"]
+    return interleave({"iteration": lambda: run(em(source), EMState(model), max_iter=1)}, repeats)[
+        "iteration"
+    ]
 
 
 def floor(source: SparseSource, k: int) -> float:

@@ -1,4 +1,4 @@
-"""Bayesian Gaussian mixtures, full covariance: one round of coordinate ascent and a cold start, against scikit-learn.
+"""Bayesian Gaussian mixtures, full covariance: an iteration of coordinate ascent and a cold start; scikit-learn.
 
 python benchmarks/bench_variational.py [--quick]
 """
@@ -35,14 +35,14 @@ class Given(Peer):
         self._initialize(X, self.share)
 
 
-def peer_rounds(rows: np.ndarray, share: np.ndarray, rounds: int) -> Peer:
+def peer_iterations(rows: np.ndarray, share: np.ndarray, iterations: int) -> Peer:
     d = rows.shape[1]
     peer = Given(
         n_components=share.shape[1],
         weight_concentration_prior_type="dirichlet_distribution",
         mean_prior=np.zeros(d),
         covariance_prior=np.eye(d),
-        max_iter=rounds,
+        max_iter=iterations,
         tol=0.0,
         reg_covar=0.0,
     )
@@ -64,25 +64,25 @@ def one_case(n: int, d: int, k: int, dtype: str, repeats: int) -> dict:
     start = VariationalMixture.from_responsibilities(
         prior, source.rows, torch.from_numpy(share).mT.contiguous()
     )
-    rounds = 3 if n > 500_000 else 6
+    iterations = 3 if n > 500_000 else 6
 
     def ours(r: int):
         return run(em(standard, elbo), EMState(start), max_iter=r)
 
-    peer, mine = peer_rounds(rows, share, rounds), ours(rounds).state.best
+    peer, mine = peer_iterations(rows, share, iterations), ours(iterations).state.best
     apart = np.abs(mine.parameter_posterior.components.mean.numpy() - peer.means_).max()
     assert apart < (1e-8 if dtype == "float64" else 1e-3), f"answers differ by {apart}"
     times = interleave(
         {
-            "peer": lambda: peer_rounds(rows, share, rounds),
-            "peer 1": lambda: peer_rounds(rows, share, 1),
-            "ours": lambda: ours(rounds),
+            "peer": lambda: peer_iterations(rows, share, iterations),
+            "peer 1": lambda: peer_iterations(rows, share, 1),
+            "ours": lambda: ours(iterations),
             "ours 1": lambda: ours(1),
         },
         repeats,
     )
-    peer_ms = 1e3 * (times["peer"] - times["peer 1"]) / (rounds - 1)
-    ours_ms = 1e3 * (times["ours"] - times["ours 1"]) / (rounds - 1)
+    peer_ms = 1e3 * (times["peer"] - times["peer 1"]) / (iterations - 1)
+    ours_ms = 1e3 * (times["ours"] - times["ours 1"]) / (iterations - 1)
     return {
         "case": f"n={n} d={d} K={k} {dtype}",
         "peer": "scikit-learn",

@@ -46,7 +46,7 @@ def steps_of(chains: int, columns: int) -> int:
 
 
 def starts(chains: int, columns: int) -> np.ndarray:
-    """Draws of the Gaussian, or of the normal law around the mode of the logistic regression."""
+    """Draws of the Gaussian, or of the normal distribution around the mode of the logistic regression."""
     noise = np.random.default_rng(1).normal(size=(chains, columns))
     if columns != D:
         return noise

@@ -21,7 +21,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def interleave(candidates: dict[str, Callable[[], object]], repeats: int = 3) -> dict[str, float]:
-    """Best time of each candidate, in seconds: one warm-up, then ``repeats`` rounds in which each runs once."""
+    """Best time of each candidate, in seconds: one warm-up, then ``repeats`` iterations in which each runs once."""
     for candidate in candidates.values():
         candidate()
     best = dict.fromkeys(candidates, float("inf"))

@@ -136,17 +136,17 @@ def levers(costs: Costs, s: Setting) -> list[dict]:
 
 
 def fits(costs: Costs, s: Setting) -> list[dict]:
-    """Whole fits: passes that set the scene, and rounds."""
+    """Whole fits: the passes before the first iteration, and iterations."""
     one = total_of(parts_of(costs, s))[0]
     survey = total_of(parts_of(replace(costs, row=dict.fromkeys(costs.row, 0.0)), s))[0]
     sample, rate = ASSUMED["sample"], ASSUMED["rate"]
-    rounds = math.ceil(math.log(math.sqrt(s.rows / sample)) / -math.log(rate))
+    iterations = math.ceil(math.log(math.sqrt(s.rows / sample)) / -math.log(rate))
     here = s.rows * (8 * (s.columns + 1) / ASSUMED["network_bytes_per_second"] + costs.row[s.dtype])
     begin = 2 * survey
     plans = {
-        "what comes before the first round: survey, sample": begin,
-        f"{ASSUMED['rounds']} rounds over all rows": begin + ASSUMED["rounds"] * one,
-        f"{rounds} rounds after a fit to {sample:.0e} rows": begin + rounds * one,
+        "what comes before the first iteration: survey, sample": begin,
+        f"{ASSUMED['iterations']} iterations over all rows": begin + ASSUMED["iterations"] * one,
+        f"{iterations} iterations after a fit to {sample:.0e} rows": begin + iterations * one,
         "online EM: one pass, rows brought to one process": here,
     }
     return [{"table": "fit", "what": what, "hours": seconds / 3600} for what, seconds in plans.items()]
@@ -161,10 +161,10 @@ def main() -> None:
         {"table": "constant", "what": "worker, ms a task", "value": 1e3 * costs.task},
         {"table": "constant", "what": "worker, ns a byte of statistics", "value": 1e9 * costs.byte},
         {"table": "constant", "what": "delay of a message, ms", "value": 1e3 * costs.delay},
-        {"table": "constant", "what": "decoding, ns a row", "value": 1e9 * costs.read},
-        {"table": "constant", "what": "bytes of a row in its file", "value": costs.stored},
-        {"table": "constant", "what": "E step, ns a row, float64", "value": 1e9 * costs.row["float64"]},
-        {"table": "constant", "what": "E step, ns a row, float32", "value": 1e9 * costs.row["float32"]},
+        {"table": "constant", "what": "decoding, ns per row", "value": 1e9 * costs.read},
+        {"table": "constant", "what": "bytes per row in its file", "value": costs.stored},
+        {"table": "constant", "what": "E step, ns per row, float64", "value": 1e9 * costs.row["float64"]},
+        {"table": "constant", "what": "E step, ns per row, float32", "value": 1e9 * costs.row["float32"]},
     ]
     constants += [{"table": "assumed", "what": key, "value": value} for key, value in ASSUMED.items()]
     rows = checks(costs) + estimate(costs, setting) + levers(costs, setting) + fits(costs, setting)

@@ -25,7 +25,7 @@ from boxloop.types import Source
 FILE_ROWS, GROUP_ROWS = 1 << 23, 1 << 18
 CLOSE, SETTLED = 1e-9, 1e-6
 """Largest difference, in standard deviations, between what a job and the writer summed; and for a factor model,
-whose variances are those of the rows when its rounds have settled."""
+whose variances are those of the rows when its iterations have settled."""
 
 
 def centres(k: int, d: int) -> torch.Tensor:
@@ -85,7 +85,7 @@ def standard(source: Source, kind: str, k: int, dtype: torch.dtype = torch.float
 
 
 def one_round(source: Source, kind: str, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and covariance of a mixture after one EM round over all rows."""
+    """Mean and covariance of a mixture after one EM iteration over all rows."""
     seen, model = standard(source, kind, k)
     fitted = run(em(seen), EMState(model), max_iter=1).state.model
     frame = seen.frame
@@ -105,7 +105,7 @@ def surveyed(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def factors(source: Source) -> tuple[torch.Tensor, torch.Tensor]:
-    """A whole factor analysis: one pass for the moments, then rounds on them."""
+    """A whole factor analysis: one pass for the moments, then iterations on them."""
     fitted = FactorAnalysis(1).fit(source)
     mean, covariance = fitted.model_.moments()
     return mean, covariance.diagonal()[0].diag()

@@ -17,8 +17,8 @@ from scale_cluster import fitted
 AHEAD = 2
 """Tasks that Dask gives to a thread: the one that runs and the next (worker-saturation 1.1)."""
 
-ASSUMED = {"network_bytes_per_second": 10e9 / 8, "rounds": 50, "rate": 0.5, "sample": 1e7}
-"""10 Gb/s for each worker; EM rounds of a fit; how much of an error is left after a round; rows of a first fit."""
+ASSUMED = {"network_bytes_per_second": 10e9 / 8, "iterations": 50, "rate": 0.5, "sample": 1e7}
+"""10 Gb/s for each worker; EM iterations of a fit; share of an error left after an iteration; rows of a first fit."""
 
 
 @dataclass(frozen=True)

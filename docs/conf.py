@@ -37,7 +37,7 @@ copybutton_selector = "div:not(.highlight-text) > div.highlight > pre"
 napoleon_custom_sections = ["Deviation"]
 autosummary_generate = True
 autosummary_imported_members = True
-# On a file system that does not tell cases apart these pages would fall on those of functions.
+# On a file system that ignores case these pages would overwrite those of functions.
 autosummary_filename_map = {
     "boxloop.criticise.Calibration": "boxloop.criticise.Calibration-class",
     "boxloop.criticise.Mega": "boxloop.criticise.Mega-class",

@@ -324,14 +324,14 @@ class Orders:
     """Sweeping beside drawing, from the same starts.
 
     Args:
-        rounds: until within 1e-4 of the end, in units of as many updates as variables; (runs, 2).
+        iterations: until within 1e-4 of the end, in units of as many updates as variables; (runs, 2).
         ends: bounds at the end, (runs, 2).
         falls: largest relative fall of the bound in any iteration.
         apart: largest difference between the generic engine's sweep and the formulas.
         evidence: largest difference between the generic engine's quadrature and ours.
     """
 
-    rounds: Rows
+    iterations: Rows
     ends: Rows
     falls: float
     apart: float
@@ -340,14 +340,14 @@ class Orders:
 
 def compare_orders(size: Size, seed: int) -> Orders:
     """The generic engine, both ways, on small problems; and the engine beside the formulas."""
-    rounds, ends, falls, evidence = [], [], -np.inf, 0.0
+    iterations, ends, falls, evidence = [], [], -np.inf, 0.0
     for i in range(size.orders):
         problem = Problem.drawn(24, 2, 2.0, seed + i)
         both = [
             run_generic_engine(problem, seed + i, "sweep"),
             run_generic_engine(problem, seed + i, "random"),
         ]
-        rounds.append([iterations_to_settle(found) for found in both])
+        iterations.append([iterations_to_settle(found) for found in both])
         ends.append([found.elbo for found in both])
         for found in both:
             falls = max(falls, float(np.max(-np.diff(found.trace) / np.abs(found.trace[:-1]))))
@@ -355,7 +355,7 @@ def compare_orders(size: Size, seed: int) -> Orders:
         evidence = max(evidence, abs(check.log_evidence - exact_posterior(problem).log_evidence))
     problems = [Problem.drawn(20, k, 2.0, seed + k) for k in (2, 3)]
     apart = max(sweep_difference(problem, seed, 8) for problem in problems)
-    return Orders(np.asarray(rounds, dtype=float), np.asarray(ends), falls, apart, evidence)
+    return Orders(np.asarray(iterations, dtype=float), np.asarray(ends), falls, apart, evidence)
 
 
 # --- The exact posterior of the means ---
@@ -753,7 +753,7 @@ def _judge_quadrature(orders: Orders) -> Finding:
 
 
 def _judge_random_order(orders: Orders) -> Finding:
-    ratio = orders.rounds[:, 1] / orders.rounds[:, 0]
+    ratio = orders.iterations[:, 1] / orders.iterations[:, 0]
     same = float(np.mean(np.abs(orders.ends[:, 1] - orders.ends[:, 0]) < 1e-4))
     return Finding(
         "one variable drawn at random, or all in turn",

@@ -103,10 +103,10 @@ def experiment(options: Options) -> Report:
         "rows": n,
         "columns": 4,
         "components": 3,
-        "rounds": iterations,
+        "iterations": iterations,
         "seed": options.seed,
     }
-    findings = judge(np.asarray(results), f"{seeds} data sets, {iterations} rounds each.")
+    findings = judge(np.asarray(results), f"{seeds} data sets, {iterations} iterations each.")
     return Report("em-mixture", "EM for a Gaussian mixture with one covariance", settings, findings)
 
 
@@ -115,7 +115,7 @@ def judge(results: Rows, size: str) -> list[Finding]:
     apart, lowest, update, gain = results.T
     return [
         Finding(
-            "tied covariance EM, parameters after the last round",
+            "tied covariance EM, parameters after the last iteration",
             "scikit-learn's, from the same start",
             f"largest difference {apart.max():.1e}",
             None,
@@ -138,7 +138,7 @@ def judge(results: Rows, size: str) -> list[Finding]:
             f"smallest relative increment {lowest.min():.1e}",
             None,
             "reproduced" if lowest.min() > -FALL else "not reproduced",
-            "The loop checks every round against 1e-9 of the log-likelihood.",
+            "The loop checks every iteration against 1e-9 of the log-likelihood.",
             exact=True,
         ),
         Finding(

@@ -59,14 +59,14 @@ class Size:
     Args:
         family: rows, iterations and seeds of the exponential families.
         rows: numbers of rows of the network energies.
-        rounds: of their training.
+        iterations: of training.
         seeds: data sets of each size.
         repeats: of annealing, with so many chains.
     """
 
     family: tuple[int, int, int]
     rows: tuple[int, ...]
-    rounds: int
+    iterations: int
     seeds: int
     repeats: tuple[int, int]
 
@@ -232,27 +232,27 @@ def maximise_likelihood(model: EnergyModel, rows: Tensor, truth: Truth) -> tuple
     return best, torch.linalg.inv(curvature * len(rows)).diagonal().sqrt()
 
 
-def train_family(quartic: bool, rows: Tensor, rounds: int, seed: int) -> tuple[EnergyModel, Tensor]:
+def train_family(quartic: bool, rows: Tensor, iterations: int, seed: int) -> tuple[EnergyModel, Tensor]:
     """An exponential family trained on whole batches with persistent chains: the model and its parameters."""
     model = family_model(quartic)
-    plan = EnergyPlan(Cooling(0.05, rounds), chains=1024, steps=5, restart=0.0)
+    plan = EnergyPlan(Cooling(0.05, iterations), chains=1024, steps=5, restart=0.0)
     batches = Batches(ArraySource(rows), len(rows))
     base = reference_distribution(model)
     trainer = energy_trainer(model, batches, MALA, base, plan, buffer=1024, random_state=seed)
-    state = run(trainer, trainer.start(seed), max_iter=rounds).state
+    state = run(trainer, trainer.start(seed), max_iter=iterations).state
     (average,) = take_averaged_model(model, state).parameters
     return model, average
 
 
 def fit_families(size: Size, seed: int) -> dict[str, dict[str, list[float]]]:
     """Trained parameters less those of maximum likelihood, in standard errors of the latter."""
-    n, rounds, repeats = size.family
+    n, iterations, repeats = size.family
     truth = quartic_well()
     found: dict[str, dict[str, list[float]]] = {}
     rows = truth.draw(n, generator(seed))
     for name, quartic in (("Gaussian", False), ("quartic", True)):
         for repeat in range(repeats):
-            model, point = train_family(quartic, rows, rounds, seed + repeat)
+            model, point = train_family(quartic, rows, iterations, seed + repeat)
             if repeat == 0:
                 best, error = maximise_likelihood(model, rows, truth)
             for j, gap in enumerate(((point - best) / error).tolist()):
@@ -339,13 +339,13 @@ def check_log_partition(size: Size, fits: dict[str, EnergyBasedModel], seed: int
 
 
 def fit_network(
-    truth: Truth, n: int, rounds: int, seed: int, *, restart: float = 0.02, steps: int = 10
+    truth: Truth, n: int, iterations: int, seed: int, *, restart: float = 0.02, steps: int = 10
 ) -> EnergyBasedModel:
     """A network energy fitted to n rows of a target."""
     rows = truth.draw(n, generator(seed))
     return EnergyBasedModel(
         hidden=(32, 32) if truth.columns == 1 else (64, 64),
-        max_iter=rounds,
+        max_iter=iterations,
         learning_rate=0.01,
         restart=restart,
         steps=steps,
@@ -376,7 +376,7 @@ def measure_divergence(
         for n in size.rows:
             for s in range(seed, seed + size.seeds):
                 report(f"{truth.name}, {n} rows")
-                fit = fit_network(truth, n, size.rounds, s)
+                fit = fit_network(truth, n, size.iterations, s)
                 last[truth.name] = fit
                 kl = kl_divergence(lambda x, fit=fit: -fit.model_.energy(x), truth)  # type: ignore[misc]
                 panel["energy"].setdefault(str(n), []).append(kl)
@@ -475,7 +475,7 @@ def judge_partition(checks: dict[str, Any]) -> list[Finding]:
 def judge_short_chains(short: float, persistent: list[float]) -> Finding:
     """Without persistence the chains do not reach the model."""
     return Finding(
-        f"two hills: chains that start anew each round, {SHORT_STEPS} steps",
+        f"two hills: chains that start anew each iteration, {SHORT_STEPS} steps",
         "draws of the model are required",
         f"KL {short:.3g}, persistent chains {np.mean(persistent):.4f}",
         None,
@@ -596,7 +596,7 @@ def experiment(options: Options) -> Report:
         kl, fits = measure_divergence(size, options.seed, report)
         report("chains that do not persist")
         n = max(size.rows)
-        short = fit_network(two_hills(), n, size.rounds, options.seed, restart=1.0, steps=SHORT_STEPS)
+        short = fit_network(two_hills(), n, size.iterations, options.seed, restart=1.0, steps=SHORT_STEPS)
     report("annealing")
     checks = check_log_partition(size, fits, options.seed)
     short_kl = kl_divergence(lambda x: -short.model_.energy(x), two_hills())
@@ -610,7 +610,7 @@ def experiment(options: Options) -> Report:
     settings = {
         "rows of the families": size.family[0],
         "rows": list(size.rows),
-        "rounds": size.rounds,
+        "iterations": size.iterations,
         "data sets": size.seeds,
         "annealings": size.repeats[0],
         "chains of each": size.repeats[1],

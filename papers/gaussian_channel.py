@@ -512,7 +512,7 @@ def _judge_normalisation() -> Finding:
     mass = float(inferred_density(channel, x, y, 3).sum() * (x[1] - x[0]))
     both = mass * math.exp(-0.5 * y**2 / float(channel.cov_y)) / math.sqrt(2 * math.pi * float(channel.cov_y))
     return Finding(
-        "the inferred law of x given y (eq. 52)",
+        "the inferred distribution of x given y (eq. 52)",
         "p(x) p(y) Σ ...",
         f"integral {mass:.6f} with p(x) alone, {both:.3f} with both, at y = 1",
         None,
@@ -544,7 +544,7 @@ def _judge_parameters() -> Finding:
         for rho in (0.85, 0.5)
     )
     return Finding(
-        "relevant variables do not depend on the parameters of a Gaussian law",
+        "relevant variables do not depend on the parameters of a Gaussian distribution",
         "a general property",
         f"of two columns, correlations 0.9 and 0.85: second variable {_describe_powers(near)}; "
         f"0.9 and 0.5: {_describe_powers(far)}",
@@ -595,7 +595,7 @@ def _judge_true_relevances(runs: Sequence[Learned]) -> Finding:
     known = runs[0].channel.relevance(JUDGED).numpy()
     share = np.asarray([run.by_quadrature[0][:JUDGED] ** 2 / known for run in runs])
     return Finding(
-        "relevance of the learned variables under the true law, as a share of γⁿ",
+        "relevance of the learned variables under the true distribution, as a share of γⁿ",
         "—",
         ", ".join(f"{value:.3f}" for value in share.mean(0)) + f"; lowest {share.min():.2f}",
         None,
@@ -612,7 +612,7 @@ def _judge_functions(runs: Sequence[Learned]) -> Finding:
         "correlations " + ", ".join(f"{value:.3f}" for value in match.mean(0)),
         None,
         judge_claim(bool(match.mean(0)[:2].min() > 0.95)),
-        "Under the true law, each with the polynomial of its degree; higher ones mix, as their relevances are close.",
+        "Under the true distribution, each with the polynomial of its degree; those of higher degree mix.",
     )
 
 
@@ -748,7 +748,7 @@ def experiment(options: Options) -> Report:
                     "held-out relevance": run.judged.relevance.tolist(),
                     "error": run.judged.relevance_error.tolist(),
                     "training relevance": (run.judged.training_correlation**2).tolist(),
-                    "relevance under the true law": (run.by_quadrature[0] ** 2).tolist(),
+                    "relevance under the true distribution": (run.by_quadrature[0] ** 2).tolist(),
                     "correlation with the Hermite variable": run.by_quadrature[1].tolist(),
                     "p-value": run.judged.p_value.tolist(),
                 }

@@ -594,7 +594,7 @@ def _judge_samples(samples: Mapping[int, Samples], known: float) -> list[Finding
     below = all(one.mixture_gap < one.gap for one in samples.values())
     return [
         Finding(
-            "samples from a Gaussian law of codes are recognised as digits",
+            "samples from a Gaussian distribution of codes are recognised as digits",
             "most, below dimension 20",
             shares,
             None,
@@ -603,7 +603,7 @@ def _judge_samples(samples: Mapping[int, Samples], known: float) -> list[Finding
             "sure of some shapes that are no digits, so this is an upper bound of what eyes would say.",
         ),
         Finding(
-            "a mixture as the law of codes lowers the moment gap",
+            "a mixture as the distribution of codes lowers the moment gap",
             "not in the document",
             f"gap of the Gaussian and of the mixture: {gaps}",
             None,

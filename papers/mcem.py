@@ -92,20 +92,20 @@ def one_draw(k: int) -> int:
 
 def schemes(draws: int) -> dict[str, tuple[MonteCarloPlan, int]]:
     """Plans by name, each with as many iterations as spend the draws."""
-    rounds = draws // 5
-    approximation = BurnIn(rounds // 10, Power(0.7))
+    iterations = draws // 5
+    approximation = BurnIn(iterations // 10, Power(0.7))
     growing = int((3.0 * draws) ** (1.0 / 3.0))
 
     def five(persistent: bool) -> MonteCarloPlan:
-        return MonteCarloPlan(lambda k: 5, approximation, smooth_after=rounds // 4, persistent=persistent)
+        return MonteCarloPlan(lambda k: 5, approximation, smooth_after=iterations // 4, persistent=persistent)
 
     return {
         "m = 1, full replacement": (MonteCarloPlan(one_draw), draws),
         "m = 20": (MonteCarloPlan(lambda k: 20), draws // 20),
         "m = k²": (MonteCarloPlan(), growing),
-        "stochastic approximation, m = 5": (five(persistent=True), rounds),
+        "stochastic approximation, m = 5": (five(persistent=True), iterations),
         "m = k², restarted": (MonteCarloPlan(persistent=False), growing),
-        "stochastic approximation, restarted": (five(persistent=False), rounds),
+        "stochastic approximation, restarted": (five(persistent=False), iterations),
     }
 
 
@@ -186,7 +186,9 @@ class Trail:
     deviation: Rows
 
 
-def follow_trail(rows: GroupedRows, truth: Reference, plan: MonteCarloPlan, rounds: int, seed: int) -> Trail:
+def follow_trail(
+    rows: GroupedRows, truth: Reference, plan: MonteCarloPlan, iterations: int, seed: int
+) -> Trail:
     """Run a plan and record each iteration."""
     state = warm_up(MonteCarloState.start(start(), rows, plan.n_chains, generator(seed)), rows, random_walks)
     seen: list[tuple[float, float, float]] = []
@@ -197,7 +199,7 @@ def follow_trail(rows: GroupedRows, truth: Reference, plan: MonteCarloPlan, roun
             spread = float(model.covariance[0, 0]) ** 0.5
             seen.append((progress.state.spent - state.spent, truth.distance(model), spread))
 
-    run(monte_carlo_em(rows, random_walks, plan), state, max_iter=rounds, observers=[watch])
+    run(monte_carlo_em(rows, random_walks, plan), state, max_iter=iterations, observers=[watch])
     return Trail(*np.asarray(seen).T)
 
 
@@ -320,9 +322,9 @@ def small_problems() -> dict[str, Small]:
 
 
 def iterations_to_collapse(
-    model: Any, rows: Any, kernels: Kernels, plan: MonteCarloPlan, rounds: int, seed: int, gone: Any
+    model: Any, rows: Any, kernels: Kernels, plan: MonteCarloPlan, iterations: int, seed: int, gone: Any
 ) -> int:
-    """The iteration after which ``gone(model)`` holds to the end; ``rounds + 1`` if it does not."""
+    """The iteration after which ``gone(model)`` holds to the end; ``iterations + 1`` if it does not."""
     state = warm_up(
         MonteCarloState.start(model, rows, plan.n_chains, generator(seed)), rows, kernels, iterations=3
     )
@@ -332,7 +334,7 @@ def iterations_to_collapse(
         if not progress.stopped:
             seen.append(bool(gone(progress.state.model)))
 
-    run(monte_carlo_em(rows, kernels, plan), state, max_iter=rounds, observers=[watch])
+    run(monte_carlo_em(rows, kernels, plan), state, max_iter=iterations, observers=[watch])
     alive = [k for k, is_gone in enumerate(seen) if not is_gone]
     return (alive[-1] + 2) if alive else 1
 
@@ -346,15 +348,17 @@ def measure_collapses(problem: Small, size: Size, seed: int) -> dict[str, Rows]:
         "stochastic approximation": (MonteCarloPlan(one_draw, BurnIn(10, Power(0.7))), size.short),
     }
     found = {}
-    for name, (plan, rounds) in plans.items():
-        spent = np.cumsum([plan.draws(k) for k in range(1, rounds + 1)])
+    for name, (plan, iterations) in plans.items():
+        spent = np.cumsum([plan.draws(k) for k in range(1, iterations + 1)])
         when = [
             iterations_to_collapse(
-                problem.model, problem.rows, problem.kernels, plan, rounds, seed + i, problem.gone
+                problem.model, problem.rows, problem.kernels, plan, iterations, seed + i, problem.gone
             )
             for i in range(size.repeats)
         ]
-        found[name] = np.asarray([spent[k - 1] if k <= rounds else np.inf for k in when], dtype=np.float64)
+        found[name] = np.asarray(
+            [spent[k - 1] if k <= iterations else np.inf for k in when], dtype=np.float64
+        )
     return found
 
 
@@ -460,12 +464,12 @@ def _judge_constant(constant: Sequence[Trail]) -> Finding:
     early, _ = distance_at_end(constant, 0.25, 0.5)
     late, error = distance_at_end(constant)
     return Finding(
-        "m = 20 in every round",
+        "m = 20 in every iteration",
         EMPTY,
         f"{late:.2f} standard errors in the last quarter, {early:.2f} in the second",
         error,
         judge_target(late > 0.5 * early),
-        "A floor of noise: more rounds do not lower it.",
+        "A floor of noise: more iterations do not lower it.",
     )
 
 
@@ -490,12 +494,12 @@ def _judge_restarts(name: str, kept: Sequence[Trail], again: Sequence[Trail]) ->
     reason = (
         "Short chains never reach the posterior they should average over: a bias that no rate removes."
         if strict
-        else "Rounds of hundreds of draws forget where they began: here persistence gains little."
+        else "Iterations of hundreds of draws forget where they began: here persistence gains little."
     )
     return Finding(
         f"persistent chains, {name}",
         EMPTY,
-        f"{ours:.3f} standard errors; {theirs:.3f} if chains start anew each round",
+        f"{ours:.3f} standard errors; {theirs:.3f} if chains start anew each iteration",
         error,
         judge_target(ours < theirs if strict else ours < 1.5 * theirs),
         reason,
@@ -576,7 +580,10 @@ def _draw_line(axes: Any, trails: Sequence[Trail], colour: str, label: str, styl
 
 def _draw_distances(axes: Any, trails: Mapping[str, Sequence[Trail]]) -> None:
     dress(
-        axes, "Only growing draws or falling rates converge", "draws a group", "distance, in standard errors"
+        axes,
+        "Only growing draws or falling rates converge",
+        "draws per group",
+        "distance, in standard errors",
     )
     axes.set(xscale="log", yscale="log")
     for j, name in enumerate(SCHEMES):
@@ -585,7 +592,7 @@ def _draw_distances(axes: Any, trails: Mapping[str, Sequence[Trail]]) -> None:
 
 
 def _draw_paths(axes: Any, trails: Mapping[str, Sequence[Trail]], deviation: float) -> None:
-    dress(axes, "Deviation of the effects, one seed", "draws a group", "standard deviation")
+    dress(axes, "Deviation of the effects, one seed", "draws per group", "standard deviation")
     for j, name in enumerate(SCHEMES):
         trail = trails[name][0]
         axes.plot(trail.spent, trail.deviation, color=COLOURS[j], lw=1.3, alpha=0.9, label=name)
@@ -595,7 +602,7 @@ def _draw_paths(axes: Any, trails: Mapping[str, Sequence[Trail]], deviation: flo
 
 
 def _draw_collapses(axes: Any, gone: Mapping[str, Mapping[str, Rows]], draws: int) -> None:
-    dress(axes, "Share of runs that have collapsed", "draws a unit", "share of runs")
+    dress(axes, "Share of runs that have collapsed", "draws per unit", "share of runs")
     for j, (problem, schemes) in enumerate(gone.items()):
         for scheme, when in schemes.items():
             alone = scheme.startswith("m = 1")
@@ -617,7 +624,7 @@ def _draw_collapses(axes: Any, gone: Mapping[str, Mapping[str, Rows]], draws: in
 
 
 def _draw_restarts(axes: Any, trails: Mapping[str, Sequence[Trail]]) -> None:
-    dress(axes, "Chains that persist, at equal cost", "draws a group", "distance, in standard errors")
+    dress(axes, "Chains that persist, at equal cost", "draws per group", "distance, in standard errors")
     axes.set(xscale="log", yscale="log")
     for j, (kept, again) in enumerate(PAIRS):
         _draw_line(axes, trails[kept], COLOURS[2 + j], f"{kept}, persistent")
@@ -633,10 +640,10 @@ def experiment(options: Options) -> Report:
     plans, problems = schemes(size.draws), small_problems()
     total, done = len(plans) + len(problems) + 1, 0
     trails: dict[str, list[Trail]] = {}
-    for name, (plan, rounds) in plans.items():
+    for name, (plan, iterations) in plans.items():
         options.progress(done, total, name)
         seeds = range(options.seed, options.seed + size.seeds)
-        trails[name] = [follow_trail(rows, truth, plan, rounds, seed) for seed in seeds]
+        trails[name] = [follow_trail(rows, truth, plan, iterations, seed) for seed in seeds]
         done += 1
     gone = {}
     for name, problem in problems.items():
@@ -648,7 +655,7 @@ def experiment(options: Options) -> Report:
     settings = {
         "groups": 60,
         "rows a group": 6,
-        "draws a group": size.draws,
+        "draws per group": size.draws,
         "seeds": size.seeds,
         "repetitions of collapses": size.repeats,
         "seed": options.seed,

@@ -679,7 +679,7 @@ def judge_exactness(runs: list[ChainRun], exact: FiniteSpaces) -> list[Finding]:
     ]
     return [
         Finding(
-            "lemmas 1.7, 1.8 and 1.10: the law is invariant and the kernel reversible, both rules",
+            "lemmas 1.7, 1.8 and 1.10: the distribution is invariant and the kernel reversible, both rules",
             "exactly",
             f"largest errors {exact.invariance:.0e} and {exact.reversibility:.0e}",
             None,
@@ -855,7 +855,7 @@ def _tabulate_curves(
             "closed form": acceptance(run.name, run.scale, run.d)
             if run.rule == "metropolis"
             else float("nan"),
-            "effective draws a draw": run.worth,
+            "effective draws per draw": run.worth,
             "error": run.error,
             "cost": run.cost,
         }

@@ -413,7 +413,7 @@ def _time(seconds: tuple[float, str], evaluations: int) -> Finding:
         f"{seconds[0]:.2f} s, {1000 * each:.2f} ms each ({seconds[1]})",
         None,
         judge_target(each < SECONDS / 500),
-        "The second moment of m laws is one matrix product, with a gradient in closed form.",
+        "The second moment of m distributions is one matrix product, with a gradient in closed form.",
     )
 
 

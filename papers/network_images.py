@@ -746,7 +746,7 @@ def _alone(name: str, results: Results) -> Finding:
     }
     scales = {method: np.median(results[method].scale) for method in WITH_COVARIANCE}
     return Finding(
-        f"{name}: laws of one run are better than SGD as they are, at scale 1 and temperature 1",
+        f"{name}: weight distributions from one run are better than SGD without tuning, at scale 1 and temperature 1",
         "not in the document",
         _list_estimates(estimates),
         None,
@@ -879,7 +879,7 @@ def _judge_unknown_table(name: str, results: Results) -> Finding:
                     best[what] = max(best.get(what, (0.0, "", "")), (one.value, method, kind))
         text.append(f"{method}: {'; '.join(cells)}")
     return Finding(
-        f"{name}: unknown images ({', '.join(best)}) are best told by several runs",
+        f"{name}: unknown images ({', '.join(best)}) are best recognised by several runs",
         "not in the document",
         "; ".join(text),
         None,

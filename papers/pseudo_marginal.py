@@ -46,7 +46,7 @@ class Size:
     Args:
         draws: N, of each group.
         chains: of every run.
-        steps: of each chain; few draws a group are cheap and mix slowly, and get more of them.
+        steps: of each chain; few draws per group are cheap and mix slowly, and get more of them.
         correlations: of the numbers behind the estimate.
         correlated: N for which they are tried.
         noise: standard deviations of the log-normal noise.
@@ -62,7 +62,7 @@ class Size:
     repeats: int
 
     def length(self, draws: int) -> int:
-        """Steps of each chain with so many draws a group."""
+        """Steps of each chain with so many draws per group."""
         return self.steps * {1: 5, 2: 2}.get(draws, 1)
 
 
@@ -232,7 +232,7 @@ def walk(problem: Problem, kernel: Kernel, label: str, steps: int, chains: int, 
 
 
 def importance_sampling(problem: Problem, draws: int, seed: int, correlation: float = 0.0) -> Kernel:
-    """Pseudo-marginal Metropolis with so many draws a group."""
+    """Pseudo-marginal Metropolis with so many draws per group."""
     return PseudoMarginal(
         problem.log_estimate(draws), GROUPS * draws, correlation, scale=problem.scale, random_state=seed
     ).kernel()
@@ -280,7 +280,7 @@ class Runs:
         def line(run: ChainRun) -> dict[str, float]:
             z = run.z
             return {
-                "effective draws a draw": run.worth,
+                "effective draws per draw": run.worth,
                 "error": run.error,
                 "acceptance": run.accepted,
                 "sd over the exact one": run.sd[0],
@@ -307,18 +307,18 @@ def run_all(
     exact = RandomWalk(scale=problem.scale).kernel(target)
     runs = Runs(walk(problem, exact, "exact", size.steps, size.chains, seed))
     for n in size.draws:
-        report(f"{n} draws a group")
+        report(f"{n} draws per group")
         noise = problem.noise(n, size.repeats, seed + n)
         runs.spread[n] = float(noise.std())
         weight = np.exp(noise)
         runs.bias[n] = float((weight.mean() - 1.0) / (weight.std() / len(weight) ** 0.5))
         kernel = importance_sampling(problem, n, seed + 1)
         runs.plain[n] = walk(problem, kernel, f"N = {n}", size.length(n), size.chains, seed + 10 * n)
-        report(f"{n} draws a group, refreshed")
+        report(f"{n} draws per group, refreshed")
         kernel = refreshed_weights(problem, n, seed + 2)
         runs.refreshed[n] = walk(problem, kernel, f"N = {n}", size.steps // 2, size.chains, seed + 10 * n + 1)
     for n, rho in pairs:
-        report(f"{n} draws a group, correlation {rho:g}")
+        report(f"{n} draws per group, correlation {rho:g}")
         kernel = importance_sampling(problem, n, seed + 3, rho)
         found = walk(problem, kernel, f"N = {n}", size.length(n), size.chains, seed + 10 * n + 2)
         runs.correlated[n, rho] = found
@@ -375,7 +375,7 @@ def judge_mixing(runs: Runs) -> Finding:
     return Finding(
         "chains mix more slowly as the variance of log W grows",
         "not in the document; theory says so",
-        f"{runs.exact.worth:.3f} effective draws a draw with the marginal, {worth[-1]:.3f} at N = {n[-1]} "
+        f"{runs.exact.worth:.3f} effective draws per draw with the marginal, {worth[-1]:.3f} at N = {n[-1]} "
         f"(var log W {runs.spread[n[-1]] ** 2:.2g}), {worth[0]:.4f} at N = {n[0]} (var {runs.spread[n[0]] ** 2:.2g})",
         float(error[-1]),
         judge_target(bool((steps > -3.0).all()) and worth[0] < 0.5 * worth[-1]),
@@ -551,7 +551,7 @@ def _label_points(axes: Any, runs: Runs, which: dict[int, ChainRun], colour: str
 
 
 def _draw_mixing(axes: Any, runs: Runs) -> None:
-    dress(axes, "More noise, slower chains", "standard deviation of log W", "effective draws a draw")
+    dress(axes, "More noise, slower chains", "standard deviation of log W", "effective draws per draw")
     axes.set(yscale="log")
     n = sorted(runs.plain)
     sd = [runs.spread[k] for k in n]
@@ -573,7 +573,7 @@ def _draw_price(axes: Any, runs: Runs) -> None:
         axes,
         "What one importance draw is worth",
         "standard deviation of log W",
-        "effective draws a draw, over N",
+        "effective draws per draw, over N",
     )
     n = sorted(runs.plain)
     sd = [runs.spread[k] for k in n]
@@ -603,7 +603,7 @@ def _draw_bias(axes: Any, runs: Runs) -> None:
     dress(
         axes,
         "The same posterior for every N, unless W is drawn anew",
-        "draws a group, N",
+        "draws per group, N",
         "sd over the exact one",
     )
     axes.set(xscale="log")
@@ -632,7 +632,7 @@ def _draw_bias(axes: Any, runs: Runs) -> None:
 
 
 def _draw_correlation(axes: Any, runs: Runs) -> None:
-    dress(axes, "Correlation helps, up to a point", "correlation of the numbers", "effective draws a draw")
+    dress(axes, "Correlation helps, up to a point", "correlation of the numbers", "effective draws per draw")
     tried = sorted({n for n, rho in runs.correlated if rho != BEST}) or sorted(runs.plain)
     for j, n in enumerate(tried):
         found = {0.0: runs.plain[n]} | {
@@ -677,7 +677,7 @@ def experiment(options: Options) -> Report:
     ]
     settings = {
         "groups": GROUPS,
-        "draws a group": list(size.draws),
+        "draws per group": list(size.draws),
         "chains": size.chains,
         "steps": size.steps,
         "seed": options.seed,

@@ -359,7 +359,7 @@ def train_and_name(task: Task, channel: Channel, pixels: Array | None = None) ->
         "shares": {name: values.tolist() for name, values in share.items()},
         "relevance": found.relevance_.tolist(),
         "true relevance": channel.true_relevance(left, right).tolist(),
-        "angle told": angle_share(channel, left[:, 0]),
+        "angle share": angle_share(channel, left[:, 0]),
     }
     return facts if pixels is None else {**facts, "pixels": found.transform(pixels)}
 
@@ -509,8 +509,8 @@ def judge_gap(
         names: of the exact variables with the gap.
         kind: of features.
     """
-    angle = [run["angle told"] for run in open_runs]
-    whole = [run["angle told"] for run in whole_runs]
+    angle = [run["angle share"] for run in open_runs]
+    whole = [run["angle share"] for run in whole_runs]
     first = sum(run["names"][0] == half_wave(1) for run in open_runs)
     holds = names[0] == half_wave(1) and first == len(open_runs) and np.mean(angle) > 0.95 > np.mean(whole)
     return Finding(

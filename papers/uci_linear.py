@@ -236,7 +236,7 @@ def _agreement(name: str, each: dict[str, Array], method: str) -> Finding:
         _compare_means(each[method], each[SWA]),
         standard_error(each[method] - each[SWA]),
         judge_target(holds) if ours else judge_claim(holds),
-        "The mean of 30 draws from a law about the SWA solution: what differs is the chance of the draws.",
+        "The mean of 30 draws from a distribution about the SWA solution: what differs is the chance of the draws.",
     )
 
 
@@ -335,11 +335,11 @@ def experiment(options: Options) -> Report:
         "warm-up": WARMUP,
         "draws": DRAWS,
         "decay": DECAY,
-        "folds in which a law could not be learned": sum(failed.values()),
+        "folds in which a distribution could not be learned": sum(failed.values()),
         "first seed": options.seed,
     }
     curves = {
         name: {method: values.tolist() for method, values in each.items()} for name, each in errors.items()
     }
-    title = "Predictions of linear models by SGD and laws of its trajectory"
+    title = "Predictions of linear models by SGD and distributions of its trajectory"
     return Report("uci-linear", title, settings, judge(errors, real), curves, {"errors": draw(errors)})

@@ -142,7 +142,7 @@ HALF_WIDTH = float(ndtri(0.975))
 UNTUNED = " at scale 1"
 """Suffix of a measure with only the noise tuned."""
 
-UNITS = {"nll": "nats a row", "rmse": "of the root mean squared error"}
+UNITS = {"nll": "nats per row", "rmse": "of the root mean squared error"}
 
 FAR = 3.0
 """The axis ends at this multiple of the widest tuned difference."""
@@ -544,7 +544,9 @@ def judge(results: Results) -> list[Finding]:
         _no_worse(results, FACTOR, SWAG, "nll", "factor EM is as good as SWAG or better"),
         _no_worse(results, SWA, SGD, "rmse", "the mean of the trajectory predicts no worse than its end"),
         _annealed(results),
-        _lower(results, LAPLACE, SGD, "Laplace's law of the last layer lowers", "not in the document"),
+        _lower(
+            results, LAPLACE, SGD, "Laplace's distribution of the last layer lowers", "not in the document"
+        ),
     ]
     findings += [_alone(results, method) for method in (SWAG, FACTOR, LAPLACE)]
     findings += [_several(results), _adds(results), _coverage(results)]

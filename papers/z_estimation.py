@@ -184,9 +184,9 @@ class Problem:
 PROBLEMS = (
     Problem("A.1: first moment of waiting times", waiting_times, first_moment, RATE, RATE**2),
     Problem("A.1: second moment of waiting times", waiting_times, second_moment, RATE, 1.25 * RATE**2),
-    Problem("A.2: mean of a Laplace law", laplace, location, 1.0, 2.0),
-    Problem("Huber's location of a Laplace law", laplace, robust, 1.0, huber_spread()),
-    Problem("median of a Laplace law", laplace, median, 1.0, 1.0),
+    Problem("A.2: mean of a Laplace distribution", laplace, location, 1.0, 2.0),
+    Problem("Huber's location of a Laplace distribution", laplace, robust, 1.0, huber_spread()),
+    Problem("median of a Laplace distribution", laplace, median, 1.0, 1.0),
     Problem("A.4: Bernoulli likelihood", coin_flips, bernoulli, CHANCE, CHANCE * (1.0 - CHANCE)),
     Problem("A.5: slope, noise that grows", growing_noise, gaussian_line, 2.0, GROWTH, 1),
 )
@@ -295,7 +295,7 @@ def judge_closed_forms(seed: int) -> list[Finding]:
                 f"equal to {apart:.0e}",
                 None,
                 "reproduced" if apart < 1e-9 else "not reproduced",
-                f"Found by Newton's method; rounds: {estimate.n_iter}.",
+                f"Found by Newton's method; iterations: {estimate.n_iter}.",
                 exact=True,
             )
         )
@@ -436,7 +436,7 @@ def judge_coverage(trials: list[Trials]) -> list[Finding]:
         error = (0.95 * 0.05 / len(t.value)) ** 0.5
         why = f"n = {t.n}, {len(t.value)} samples, mean error {relative:.3f} of the closed form."
         if "median" in t.problem.name:
-            why += " The smoothed density at the sharp peak of a Laplace law is too low, so that errors are too large."
+            why += " The smoothed density at the peak of a Laplace distribution is too low, so errors are too large."
         lines.append(
             Finding(
                 f"95% intervals from the sandwich, {t.problem.name}",

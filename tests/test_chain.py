@@ -89,7 +89,7 @@ def test_two_paths_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_stream_may_be_the_noise() -> None:
-    """Kernels that draw from laws of their own get the stream itself, once a step."""
+    """Kernels that draw from distributions of their own get the stream itself, once a step."""
 
     def step(chains: Chains, stream: Generator) -> tuple[Chains, Info]:
         move = torch.randn(chains.position.shape, generator=stream, dtype=torch.float64)

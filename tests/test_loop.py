@@ -147,7 +147,7 @@ def test_observers_see_every_iteration_and_the_end():
     ]
 
 
-def test_all_observers_are_told_of_the_end_though_one_fails():
+def test_all_observers_hear_of_the_end_though_one_fails():
     seen, observe = watcher()
 
     def full(progress):
@@ -159,7 +159,7 @@ def test_all_observers_are_told_of_the_end_though_one_fails():
     assert seen[-1].stopped
 
 
-def test_an_error_in_a_step_is_passed_on_after_the_last_complete_iteration_was_told():
+def test_an_error_in_a_step_is_passed_on_after_the_last_complete_iteration_was_reported():
     seen, observe = watcher()
     with pytest.raises(IndexError):
         run(following([0.0, 1.0]), 0, max_iter=3, observers=[observe])
@@ -214,7 +214,7 @@ def test_a_second_ctrl_c_still_returns_the_iteration():
     assert seen[-1].stopped
 
 
-def test_ctrl_c_while_the_end_is_told_loses_nothing():
+def test_ctrl_c_while_the_end_is_reported_loses_nothing():
     outcome = run(count, 0, max_iter=3, observers=[lambda p: interrupt() if p.stopped else None])
     assert (outcome.state, outcome.n_iter, outcome.interrupted) == (3, 3, True)
 
@@ -257,7 +257,7 @@ def terminate():
 
 
 @pytest.mark.parametrize("last_word", [lambda p: None, lambda p: interrupt() if p.stopped else None])
-def test_sigterm_exits_with_its_status_after_the_end_was_told(last_word):
+def test_sigterm_exits_with_its_status_after_the_end_was_reported(last_word):
     seen, observe = watcher()
     with pytest.raises(SystemExit) as caught:
         run(at_iteration(2, terminate), 0, max_iter=9, observers=[last_word, observe])

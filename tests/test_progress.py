@@ -73,7 +73,7 @@ def test_an_interrupted_stage_is_not_full_and_the_next_one_starts() -> None:
     assert "4/4" in lines[1]
 
 
-def test_a_run_without_rounds_draws_nothing() -> None:
+def test_a_run_without_iterations_draws_nothing() -> None:
     console, file = drawn()
     run(halve, 1.0, max_iter=0, observers=[ProgressBar(True, console)])
     assert file.getvalue() == ""
@@ -96,22 +96,22 @@ def test_writes_to_standard_error(capfd: pytest.CaptureFixture[str]) -> None:
     assert "3/3" in err
 
 
-def test_passes_and_rounds_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line for a pass that takes long, below that of the rounds; it goes with the pass."""
-    told: list[Callable[[int, int], None]] = []
+def test_passes_and_iterations_share_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for a pass that takes long, below that of the iterations; it goes with the pass."""
+    watchers: list[Callable[[int, int], None]] = []
     monkeypatch.setattr("boxloop.progress.LONG", 0.0)
-    monkeypatch.setattr("boxloop.data.watch_partitions", lambda watch: nullcontext(told.append(watch)))
+    monkeypatch.setattr("boxloop.data.watch_partitions", lambda watch: nullcontext(watchers.append(watch)))
     console, file = drawn()
 
     def step(x: float) -> Iteration[float]:
-        told[0](3, 7)
-        told[0](7, 7)
+        watchers[0](3, 7)
+        watchers[0](7, 7)
         return halve(x)
 
     with passes(console):
         run(step, 1.0, max_iter=2, observers=[ProgressBar(True).stage("EM")])
         run(step, 1.0, max_iter=3, observers=[ProgressBar(True).stage("restart", keep=False)])
-        told[0](5, 7)  # a pass that fails leaves no line, either
+        watchers[0](5, 7)  # a pass that fails leaves no line, either
     shown = file.getvalue()
     assert "3/7" in shown
     assert "restart" in shown

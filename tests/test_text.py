@@ -23,7 +23,7 @@ HOSTS = "|".join(
 )
 FOREIGN = re.compile(rf"(?<![\w.~-])/(?:{FOLDERS_OF_A_MACHINE})/|(?:{HOSTS})|\bdownload\.pytorch\b")
 CPU_BUILD = "pip install -c constraints.txt torch --index-url https://download." + "pytorch.org/whl/cpu "
-"""PyTorch publishes its build for CPUs there alone: the one address that a user has to be told."""
+"""PyTorch publishes its build for CPUs there alone: the one address that users need."""
 
 
 def foreign(text: str) -> list[str]:

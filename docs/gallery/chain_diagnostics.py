@@ -48,9 +48,9 @@ with warnings.catch_warnings():
     stuck = sample_density(needle, start, RandomWalk(scale=2.4), draws=2000, warmup=0, random_state=0)
 one_hill = sample_density(hills, [6.0], chains=4, draws=500, warmup=500, random_state=0)
 wide = sample_density(hills, [0.0], chains=4, start_sd=8.0, draws=500, warmup=500, random_state=0)
-law = DiagonalGaussian(torch.zeros(1, 1).double(), torch.full((1, 1), 49.0).double())
+distribution = DiagonalGaussian(torch.zeros(1, 1).double(), torch.full((1, 1), 49.0).double())
 jumps = sample_density(
-    hills, [0.0], Independent(law), chains=4, start_sd=8.0, draws=2000, warmup=100, random_state=0
+    hills, [0.0], Independent(distribution), chains=4, start_sd=8.0, draws=2000, warmup=100, random_state=0
 )
 
 describe("a spike", stuck, most=2)

@@ -58,7 +58,7 @@ for _ in range(400):
         for posterior in followed.values():
             posterior.observe(loss)
 
-laws = {"exact": exact, **followed}
+distributions = {"exact": exact, **followed}
 over = torch.linspace(-4.0, 4.0, 161).double()[:, None]
 places = {"among the data": 2.0, "in the gap": 0.0, "outside": 4.0}
 titles = {
@@ -68,8 +68,8 @@ titles = {
 }
 figure = new_figure(14.0, 4.6)
 axes = figure.subplots(1, 3, sharey=True)
-for ax, (name, law) in zip(axes, laws.items(), strict=True):
-    found = Predictor.from_posterior(law, "regression", 1000, noise=NOISE).predict(over)
+for ax, (name, distribution) in zip(axes, distributions.items(), strict=True):
+    found = Predictor.from_posterior(distribution, "regression", 1000, noise=NOISE).predict(over)
     spread = {
         where: found.epistemic_std[int((over[:, 0] - at).abs().argmin()), 0] for where, at in places.items()
     }
@@ -83,9 +83,9 @@ for ax, (name, law) in zip(axes, laws.items(), strict=True):
     ax.set_ylabel("prediction" if ax is axes[0] else "")
 add_legend(axes[0], "lower left")
 
-worry = followed["iterates"].audit(
+found = followed["iterates"].audit(
     X, Y, X, Y, kind="regression", prior_precision=PRECISION, noise=NOISE, chains=0
 )
-print(next(f"{one.level}: {one.what}" for one in worry.concerns))
+print(next(f"{one.level}: {one.what}" for one in found.concerns))
 
 Path(__file__).with_suffix(".png").write_bytes(png(figure, dpi=100))

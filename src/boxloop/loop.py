@@ -112,7 +112,7 @@ def run(
             before = last.trace[-1] if last.trace and not last.excused else None  # to compare with
             if monotone:
                 done = _check_rise(last, done, before, rounding)
-            settled = (
+            has_converged = (
                 before is not None
                 and not (done.events or done.rejected)
                 and abs(done.objective - before) < tol
@@ -124,7 +124,7 @@ def run(
                 trace=last.trace,
                 events=last.events + events if events else last.events,
                 n_iter=last.n_iter + 1,
-                converged=bool(done.final or settled),  # a tol of NumPy's makes NumPy's truth
+                converged=bool(done.final or has_converged),  # a tol of NumPy's makes NumPy's truth
                 excused=bool(events),
             )
             for observe in observers:

@@ -39,7 +39,7 @@ def address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Five files with holes and weights."""
+    """Five files with missing values and weights."""
     place = tmp_path_factory.mktemp("rows")
     for i, rows in enumerate(np.array_split(clusters(300), 5)):
         weight = np.random.default_rng(i).uniform(size=len(rows))
@@ -232,8 +232,8 @@ def test_outliers_on_a_cluster(
     check_tables(*tables)
     assert shared["flagged"] == alone["flagged"] > 4
     check_facts(alone, shared)
-    told = pd.read_csv(tables[1]) if suffix == ".csv" else pd.read_parquet(tables[1])
-    assert told["drop_1"][told["outlier"] == 1].notna().all()
+    scored = pd.read_csv(tables[1]) if suffix == ".csv" else pd.read_parquet(tables[1])
+    assert scored["drop_1"][scored["outlier"] == 1].notna().all()
 
 
 @pytest.mark.usefixtures("rows_stay")
@@ -302,7 +302,7 @@ def test_progress_is_one_display(
 ) -> None:
     monkeypatch.setattr("boxloop.progress.LONG", 0.0)
     monkeypatch.setattr("boxloop.data.dask.tasks.POLL", 0.001)
-    monkeypatch.setenv("FORCE_COLOR", "1")  # how rich is told to draw as on a terminal
+    monkeypatch.setenv("FORCE_COLOR", "1")  # makes rich draw as on a terminal
     result = done("fit", folder, *FIT, "--cluster", address, "--progress", "-o", tmp_path / "m")
     assert "partitions" in result.stderr
     assert "/5" in result.stderr
@@ -369,7 +369,7 @@ def test_a_lost_cluster_says_how_to_go_on(
         ),
     ],
 )
-def test_wrong_calls_are_told_at_once(
+def test_wrong_calls_are_refused_at_once(
     words: list[object], code: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options, "ANSWER_SECONDS", 0.5)
@@ -400,7 +400,7 @@ def test_workers_may_take_their_time_to_come_back() -> None:
     assert dask.config.get("distributed.deploy.lost-worker-timeout") != "5 minutes"
 
 
-def test_a_lost_scheduler_is_told_by_us_alone(address: str) -> None:
+def test_a_lost_scheduler_is_reported_by_us_alone(address: str) -> None:
     logger = logging.getLogger("distributed.client")
     with options.open_cluster(None, address):
         assert not logger.isEnabledFor(logging.ERROR)

@@ -35,7 +35,7 @@ def shown(path: Path) -> dict:
 
 
 @pytest.mark.parametrize("name", ["mixture", "words"])
-def test_components_in_use_alone_are_told(fitted: Path, name: str) -> None:
+def test_components_in_use_alone_are_reported(fitted: Path, name: str) -> None:
     estimator = load(fitted / name)
     assert estimator.n_components == 10  # where nothing is said
     found = shown(fitted / name)["components"]
@@ -55,7 +55,7 @@ def test_components_in_use_alone_are_told(fitted: Path, name: str) -> None:
     assert "evidence bound per row" in text
 
 
-def test_factors_in_use_alone_are_told(fitted: Path) -> None:
+def test_factors_in_use_alone_are_reported(fitted: Path) -> None:
     estimator, found = load(fitted / "factors"), shown(fitted / "factors")
     used = estimator.n_components_
     assert [found["loadings"][n] for n in NAMES] == estimator.components_[:used].T.tolist()
@@ -120,12 +120,12 @@ def test_a_tied_mixture_is_criticised_by_the_components_in_use(fitted: Path, tmp
 
 def test_what_is_refused(fitted: Path, tmp_path: Path) -> None:
     rows, out = fitted / "rows.csv", tmp_path / "m"
-    table(tmp_path / "holes.csv", clusters())
+    table(tmp_path / "missing.csv", clusters())
     for words, code, said in (
         (["fit", rows, "--model", "autoencoder", "--tol", 1, "-o", out], 2, "no option --tol"),
         (["fit", rows, "--model", "gaussian-mixture", "--hidden", 8, "-o", out], 2, "no option --hidden"),
         (["fit", rows, "--model", "autoencoder", "--hidden", "8,x", "-o", out], 2, "64,64"),
-        (["fit", tmp_path / "holes.csv", "--model", "autoencoder", "-o", out], 1, "missing value"),
+        (["fit", tmp_path / "missing.csv", "--model", "autoencoder", "-o", out], 1, "missing value"),
         (["outliers", rows, "--model", "autoencoder"], 2, "an autoencoder does not take missing values"),
         (["outliers", rows, "--model", fitted / "codes"], 2, "an autoencoder does not take missing values"),
     ):

@@ -29,7 +29,7 @@ def test_text_names_every_package() -> None:
     assert all(name in shown.output for name in (*doctor.PACKAGES, *doctor.OPTIONAL, "threads", "memory"))
 
 
-def test_a_missing_package_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "OPTIONAL", ("no-such-package",))
     assert "not installed" in CliRunner().invoke(main, ["doctor"]).output
     facts = json.loads(CliRunner().invoke(main, ["doctor", "--json"]).output)

@@ -74,10 +74,10 @@ def test_usage_errors_of_a_command_exit_with_2(invoke: Callable[..., Result]) ->
 def test_warnings_become_one_line(invoke: Callable[..., Result]) -> None:
     def body() -> None:
         warnings.simplefilter("default")
-        warnings.warn("not converged\nafter 3 rounds", UserWarning, stacklevel=1)
+        warnings.warn("not converged\nafter 3 iterations", UserWarning, stacklevel=1)
 
     result = invoke(body)
-    assert result.stderr == "Warning: not converged after 3 rounds\n"
+    assert result.stderr == "Warning: not converged after 3 iterations\n"
     assert result.exit_code == errors.OK
 
 

@@ -26,8 +26,8 @@ def found(*words: object) -> dict:
     return json.loads(done("network", *words, "--json").stdout)
 
 
-def named(told: dict) -> dict[str, dict]:
-    return {line["name"]: line for line in told["predictors"]}
+def named(report: dict) -> dict[str, dict]:
+    return {line["name"]: line for line in report["predictors"]}
 
 
 def bent(n: int = 400) -> dict[str, np.ndarray]:
@@ -55,12 +55,12 @@ def table(tmp_path: Path) -> Path:
 def test_a_bend_is_followed_and_a_line_is_left_to_the_line(table: Path, tmp_path: Path) -> None:
     """Statistical: leads are 10 errors and more, where 4 would be chance in 1e-4 of the cases."""
     words = ["--columns", "a,b", "--chains", 0, "--epochs", 60, "--collect", 40, "--hidden", 20]
-    told = found(table, "--target", "y", *words)
-    lines = named(told)
+    report = found(table, "--target", "y", *words)
+    lines = named(report)
     assert list(lines) == ["network", "mean network alone", "linear regression", "mean"]
     assert lines["linear regression"]["lead"] > 4 * lines["linear regression"]["lead_error"]
     assert lines["network"]["rmse"] < 0.5 < 1.0 < lines["linear regression"]["rmse"]
-    verdict = {concern["what"]: concern for concern in told["concerns"]}
+    verdict = {concern["what"]: concern for concern in report["concerns"]}
     assert verdict["Against simple methods"]["level"] == "good"
     rng = np.random.default_rng(1)
     a = rng.normal(size=300)
@@ -74,7 +74,7 @@ def test_a_bend_is_followed_and_a_line_is_left_to_the_line(table: Path, tmp_path
 
 
 def test_numbers_of_a_regression_are_those_of_the_library() -> None:
-    told = found("diabetes", "--target", "target", *SHORT, "--seed", 3)
+    report = found("diabetes", "--target", "target", *SHORT, "--seed", 3)
     data = read_supervised_table("diabetes", "target", None, (), "auto", 0.2, 3)
     source = load_dataset("diabetes")
     np.testing.assert_array_equal(data.X, source.rows)
@@ -82,32 +82,32 @@ def test_numbers_of_a_regression_are_those_of_the_library() -> None:
     (X, y), (new, truth) = data.fit_data, data.held_out_data
     fit = NetworkRegressor((5,), epochs=10, collect=10, random_state=3).fit(X, y)
     mean, deviation = fit.predict(new, return_std=True)
-    lines = named(told)
+    lines = named(report)
     assert lines["network"]["rmse"] == pytest.approx(root_mean_squared_error(truth, mean), rel=1e-9)
-    law = fit.predict_distribution(new)
-    assert lines["network"]["log_score"] == pytest.approx(law.log_prob(truth).mean(), rel=1e-9)
-    low, high = law.interval(0.9)
+    distribution = fit.predict_distribution(new)
+    assert lines["network"]["log_score"] == pytest.approx(distribution.log_prob(truth).mean(), rel=1e-9)
+    low, high = distribution.interval(0.9)
     assert lines["network"]["coverage"] == pytest.approx(((low < truth) & (truth < high)).mean())
     plain = stats.norm(y.mean(), np.std(y, ddof=1) * (1 + 1 / len(y)) ** 0.5)
     assert lines["mean"]["log_score"] == pytest.approx(plain.logpdf(truth).mean(), rel=1e-9)
-    lead = law.log_prob(truth) - plain.logpdf(truth)
+    lead = distribution.log_prob(truth) - plain.logpdf(truth)
     assert lines["mean"]["lead"] == pytest.approx(lead.mean(), rel=1e-9)
     assert lines["mean"]["lead_error"] == pytest.approx(stats.sem(lead), rel=1e-9)
-    worst = told["worst_rows"][0]
-    place = int(np.argmin(law.log_prob(truth)))
+    worst = report["worst_rows"][0]
+    place = int(np.argmin(distribution.log_prob(truth)))
     assert worst["row"] == np.flatnonzero(data.held_out)[place]
     assert (worst["observed"], worst["predicted"]) == pytest.approx((truth[place], mean[place]))
     assert worst["std"] == pytest.approx(deviation[place])
-    assert told["rows"] == {"fit": len(y), "held_out": len(truth)}
-    assert {concern["what"]: concern["level"] for concern in told["concerns"]}["Weight decay"] in (
+    assert report["rows"] == {"fit": len(y), "held_out": len(truth)}
+    assert {concern["what"]: concern["level"] for concern in report["concerns"]}["Weight decay"] in (
         "good",
         "doubtful",
     )
 
 
 def test_numbers_of_a_classification_are_those_of_scikit_learn() -> None:
-    told = found("wine", "--target", "target", *SHORT)
-    lines = named(told)
+    report = found("wine", "--target", "target", *SHORT)
+    lines = named(report)
     data = read_supervised_table("wine", "target", None, (), "auto", 0.2, 0)
     (X, y), (new, truth) = data.fit_data, data.held_out_data
     centre, scale = X.mean(), X.std(ddof=0)
@@ -139,17 +139,17 @@ def test_numbers_of_a_classification_are_those_of_scikit_learn() -> None:
         ("stars", ["--kind", "classification"], "classification", "5 classes, by --kind"),
     ],
 )
-def test_the_kind_of_the_target_is_told(
+def test_the_kind_of_the_target_is_reported(
     table: Path, target: str, words: list[str], kind: str, why: str
 ) -> None:
-    told = found(table, "--target", target, "--columns", "a,b", *SHORT, *words)
-    assert (told["kind"], told["kind_reason"]) == (kind, why)
+    report = found(table, "--target", target, "--columns", "a,b", *SHORT, *words)
+    assert (report["kind"], report["kind_reason"]) == (kind, why)
 
 
 def test_text_is_left_out_and_that_is_said(table: Path) -> None:
-    told = found(table, "--target", "y", "--drop", "stars", *SHORT)
-    assert told["columns"] == ["a", "b", "flag"]
-    assert list(told["left_out"]) == ["name", "kind"]
+    report = found(table, "--target", "y", "--drop", "stars", *SHORT)
+    assert report["columns"] == ["a", "b", "flag"]
+    assert list(report["left_out"]) == ["name", "kind"]
     shown = done("network", table, "--target", "y", *SHORT).stdout
     assert "Not used, as they hold no numbers: name, kind" in shown
 
@@ -171,15 +171,15 @@ def test_what_it_refuses(table: Path, tmp_path: Path) -> None:
     twice = ["-o", tmp_path / "one.html", "--page", tmp_path / "one.html"]
     assert "given twice" in failed(2, table, "--target", "y", *twice)
     assert "fewer than 8 held-out rows" in failed(1, table, "--target", "y", "--held-out", 0.01)
-    holes = bent(60)
-    holes["b"][7] = np.nan
-    write_table(tmp_path / "holes.csv", holes)
-    said = failed(1, tmp_path / "holes.csv", "--target", "y")
+    gappy = bent(60)
+    gappy["b"][7] = np.nan
+    write_table(tmp_path / "missing.csv", gappy)
+    said = failed(1, tmp_path / "missing.csv", "--target", "y")
     assert "column 'b' has an empty cell in row 7" in said
-    holes = bent(60)
-    holes["y"][9] = np.nan
-    write_table(tmp_path / "holes.csv", holes)
-    assert "column 'y' has an empty cell in row 9" in failed(1, tmp_path / "holes.csv", "--target", "y")
+    gappy = bent(60)
+    gappy["y"][9] = np.nan
+    write_table(tmp_path / "missing.csv", gappy)
+    assert "column 'y' has an empty cell in row 9" in failed(1, tmp_path / "missing.csv", "--target", "y")
     write_table(tmp_path / "few.csv", bent(30))
     assert "at least 40 rows are needed, got 30" in failed(1, tmp_path / "few.csv", "--target", "y")
     write_table(tmp_path / "same.csv", {**bent(60), "kind": np.full(60, "one")})
@@ -203,9 +203,9 @@ def test_show_and_score_take_the_file(table: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(scored["predicted"], mean, rtol=1e-12)
     np.testing.assert_allclose(scored["std"], deviation, rtol=1e-12)
     assert (scored["epistemic_std"] < scored["std"]).all()
-    told = json.loads(done("score", model, table, "--json").stdout)
-    first = told["summary"][0]
-    assert (first["what"], told["rows"]) == ("predicted", 400)
+    report = json.loads(done("score", model, table, "--json").stdout)
+    first = report["summary"][0]
+    assert (first["what"], report["rows"]) == ("predicted", 400)
     assert (first["mean"], first["lowest"]) == pytest.approx((mean.mean(), mean.min()))
     for words in (
         ["sample", model, "-n", 2],

@@ -43,12 +43,12 @@ def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
         part.to_parquet(tmp_path / f"{name}.parquet")
     detector = OutlierDetector(GaussianMixture(random_state=4), level=0.1, random_state=4).fit(learnt)
     train = ["--train", tmp_path / "learnt.parquet"]
-    told = found(tmp_path / "doubt.parquet", *train, "--level", 0.1, "--seed", 4, "--top", 99)
-    assert told["flagged"] == (detector.predict(doubt) == -1).sum() > 0
-    assert told["threshold"] == pytest.approx(detector.offset_, rel=1e-9)
+    report = found(tmp_path / "doubt.parquet", *train, "--level", 0.1, "--seed", 4, "--top", 99)
+    assert report["flagged"] == (detector.predict(doubt) == -1).sum() > 0
+    assert report["threshold"] == pytest.approx(detector.offset_, rel=1e-9)
     density, p_value, why = detector.score_samples(doubt), detector.p_values(doubt), detector.reasons(doubt)
-    assert [one["row"] for one in told["outliers"]] == np.argsort(density, kind="stable").tolist()
-    for one in told["outliers"]:
+    assert [one["row"] for one in report["outliers"]] == np.argsort(density, kind="stable").tolist()
+    for one in report["outliers"]:
         row = one["row"]
         assert one["log_density"] == pytest.approx(density[row], rel=1e-9)
         assert one["p_value"] == p_value[row]
@@ -69,12 +69,12 @@ def test_a_row_ties_with_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("boxloop.data.source.tile_rows", lambda d, step=step: step)
         files.append(tmp_path / f"{step}.parquet")
         options = ["--model", "factor-analysis", "-k", 2, "-o", files[-1]]
-        told = [
+        report = [
             found(tmp_path / "rows.csv", *rule, *options)["flagged"]
             for rule in (["--contamination", 0.1], [])
         ]
         judged = pd.read_parquet(files[-1])
-        assert told == [18, judged["outlier"].sum()]
+        assert report == [18, judged["outlier"].sum()]
         assert ((judged["p_value"] <= 0.05) == (judged["outlier"] == 1)).all()
     first, *others = map(pd.read_parquet, files)
     for other in others:
@@ -127,10 +127,10 @@ def test_columns_of_the_rows_in_doubt_are_found_by_name(tmp_path: Path) -> None:
 
 
 def test_contamination_flags_that_share() -> None:
-    told = found("wine", "--contamination", 0.1)
-    assert told["flagged"] == 18
-    assert told["level"] is None
-    assert told["outliers"][0]["p_value"] is None
+    report = found("wine", "--contamination", 0.1)
+    assert report["flagged"] == 18
+    assert report["level"] is None
+    assert report["outliers"][0]["p_value"] is None
 
 
 def test_ordinary_rows_are_learnt_from(tmp_path: Path) -> None:
@@ -138,8 +138,8 @@ def test_ordinary_rows_are_learnt_from(tmp_path: Path) -> None:
     parts = {"ordinary.csv": data.rows[data.target == 0], "doubt.csv": data.rows[data.target == 1]}
     for name, rows in parts.items():
         write_table(tmp_path / name, dict(zip(data.names, rows.T, strict=True)))
-    told = found(tmp_path / "doubt.csv", "--train", tmp_path / "ordinary.csv", "--level", 0.01)
-    assert (told["rows"], told["flagged"]) == (10, 10)
+    report = found(tmp_path / "doubt.csv", "--train", tmp_path / "ordinary.csv", "--level", 0.01)
+    assert (report["rows"], report["flagged"]) == (10, 10)
     assert "DATA are also the training rows" not in done("outliers", "iris", "--train", "iris").stdout
     assert "DATA are also the training rows" in done("outliers", "iris").stdout
 
@@ -148,22 +148,22 @@ def test_ordinary_rows_are_learnt_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", [("--level", 0.05), ("--contamination", 0.05)])
 def test_one_line_for_each_row(tmp_path: Path, suffix: str, rule: tuple[str, float]) -> None:
     path = tmp_path / f"judged{suffix}"
-    told = found("iris", *rule, "-o", path, "--top", 3)
+    report = found("iris", *rule, "-o", path, "--top", 3)
     table = pd.read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
     assert len(table) == 150
     assert ("p_value" in table) == (rule[0] == "--level")
-    assert table["outlier"].sum() == told["flagged"]
+    assert table["outlier"].sum() == report["flagged"]
     assert (table["drop_1"].notna() >= (table["outlier"] == 1)).all()
-    first = told["outliers"][0]
+    first = report["outliers"][0]
     assert table["column_1"][first["row"]] == first["columns"][0]["column"]
 
 
 def test_a_model_file_is_used_as_it_is(tmp_path: Path) -> None:
     model = GaussianMixture(2, random_state=0).fit(open_table("iris"))
     model.save(tmp_path / "m.boxloop")
-    told = found("iris", "--model", tmp_path / "m.boxloop", "--top", 150)
+    report = found("iris", "--model", tmp_path / "m.boxloop", "--top", 150)
     density = model.score_samples(open_table("iris"))
-    for one in told["outliers"]:
+    for one in report["outliers"]:
         assert one["log_density"] == pytest.approx(density[one["row"]])
     for option in (
         ["-k", 2],
@@ -187,8 +187,8 @@ def test_too_few_rows_for_the_level_is_said() -> None:
 def test_missing_values_are_no_reason(tmp_path: Path) -> None:
     rows = load_dataset("planted_outliers").rows.copy()
     rows[::7, 0] = np.nan
-    write_table(tmp_path / "holes.csv", dict(zip("abcdef", rows.T, strict=True)))
-    for one in found(tmp_path / "holes.csv", "--top", 60)["outliers"]:
+    write_table(tmp_path / "missing.csv", dict(zip("abcdef", rows.T, strict=True)))
+    for one in found(tmp_path / "missing.csv", "--top", 60)["outliers"]:
         if one["row"] % 7 == 0:
             assert "a" not in [part["column"] for part in one["columns"]]
 

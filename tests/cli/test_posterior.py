@@ -40,40 +40,40 @@ def read(path: Path) -> pd.DataFrame:
 
 @both
 def test_numbers_are_those_of_the_library(words: list[object]) -> None:
-    told, posterior = found(*words, "--seed", 3, "--chains", 3), library(words, random_state=3, chains=3)
+    report, posterior = found(*words, "--seed", 3, "--chains", 3), library(words, random_state=3, chains=3)
     expected = posterior.summary()
-    assert [line["quantity"] for line in told["summary"]] == list(expected.index)
-    for line, (_, row) in zip(told["summary"], expected.iterrows(), strict=True):
+    assert [line["quantity"] for line in report["summary"]] == list(expected.index)
+    for line, (_, row) in zip(report["summary"], expected.iterrows(), strict=True):
         for key in expected.columns.drop("identification"):
             if math.isnan(row[key]):
                 assert line[key] is None
             else:
                 assert line[key] == row[key]
         assert line["identification"] == row["identification"]
-    assert told["concerns"] == list(posterior.concerns)
-    assert told["converged"] == posterior.converged
-    assert (told["chains"], told["draws"], told["warmup"], told["rows"]) == (3, 40, 20, 150)
+    assert report["concerns"] == list(posterior.concerns)
+    assert report["converged"] == posterior.converged
+    assert (report["chains"], report["draws"], report["warmup"], report["rows"]) == (3, 40, 20, 150)
 
 
 @both
 def test_what_people_read_has_the_numbers_of_the_json(words: list[object], monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
-    told, text = found(*words), done(*words).stdout
-    for line in told["summary"]:
+    report, text = found(*words), done(*words).stdout
+    for line in report["summary"]:
         shown = next(row for row in text.splitlines() if row.strip().startswith(line["quantity"]))
         cells = shown.strip().removeprefix(line["quantity"]).split()
         assert cells[-1] == line["identification"]
         assert float(cells[0]) == pytest.approx(line["mean"], rel=1e-3)
         assert float(cells[1]) == pytest.approx(line["low"], rel=1e-2)
         assert float(cells[2]) == pytest.approx(line["high"], rel=1e-2)
-    kinds = {line["identification"] for line in told["summary"]}
+    kinds = {line["identification"] for line in report["summary"]}
     assert kinds == (
         {"label-invariant", "relabelled"} if words is MIXTURE else {"rotation-invariant", "aligned"}
     )
-    assert told["identification"][1:] in text
-    assert told["concerns"]
-    assert told["advice"]
-    for line in (*told["concerns"], *told["advice"]):
+    assert report["identification"][1:] in text
+    assert report["concerns"]
+    assert report["advice"]
+    for line in (*report["concerns"], *report["advice"]):
         assert f"- {line}\n" in text
     assert re.search(r"draw longer: --draws \d+", text)
 
@@ -81,9 +81,9 @@ def test_what_people_read_has_the_numbers_of_the_json(words: list[object], monke
 def test_draws_without_concerns_are_reported(tmp_path: Path) -> None:
     np.save(tmp_path / "rows.npy", np.random.default_rng(0).normal(size=(80, 2)))
     words = ["posterior", tmp_path / "rows.npy", "--model", "gaussian-mixture", "-k", 1, "--draws", 400]
-    told = found(*words)
-    assert told["converged"]
-    assert told["advice"] == told["concerns"] == []
+    report = found(*words)
+    assert report["converged"]
+    assert report["advice"] == report["concerns"] == []
     text = done(*words).stdout
     assert "No concerns: chains agree" in text
     assert "What to do" not in text
@@ -94,7 +94,7 @@ def test_advice_is_in_options_of_the_command() -> None:
     assert found(*MIXTURE, "--draws", 2)["advice"] == ["draw more: --draws 1000"]
 
 
-def test_chains_in_different_places_are_told_from_short_ones() -> None:
+def test_chains_in_different_places_are_reported_from_short_ones() -> None:
     posterior = sample_factors(open_table("iris"), 1, draws=400, warmup=100, random_state=0)
     good = {
         "quantity": "log_density",
@@ -127,32 +127,32 @@ def test_a_long_table_is_cut_and_the_json_is_not(monkeypatch) -> None:
 def test_covariance_reaches_the_library() -> None:
     assert found(*MIXTURE)["covariance"] == "full"
     assert found(*FACTORS)["covariance"] is None
-    told = found(*MIXTURE, "--covariance", "diag")
-    assert told["covariance"] == "diag"
+    report = found(*MIXTURE, "--covariance", "diag")
+    assert report["covariance"] == "diag"
     expected = library(MIXTURE, covariance="diag", random_state=0).summary()
-    assert [line["mean"] for line in told["summary"]] == expected["mean"].tolist()
+    assert [line["mean"] for line in report["summary"]] == expected["mean"].tolist()
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 @both
 def test_one_line_for_each_draw(tmp_path: Path, words: list[object], suffix: str) -> None:
     path = tmp_path / f"draws{suffix}"
-    told = found(*words, "-o", path)
+    report = found(*words, "-o", path)
     drawn = read(path)
-    assert list(drawn.columns) == ["chain", "draw", *(line["quantity"] for line in told["summary"])]
+    assert list(drawn.columns) == ["chain", "draw", *(line["quantity"] for line in report["summary"])]
     assert drawn["chain"].tolist() == np.repeat(range(4), 40).tolist()
     assert drawn["draw"].tolist() == np.tile(range(40), 4).tolist()
-    for line in told["summary"]:
+    for line in report["summary"]:
         assert drawn[line["quantity"]].mean() == pytest.approx(line["mean"], rel=1e-12)
     density = library(words, random_state=0).draws.log_density.T.flatten().numpy()
     np.testing.assert_array_equal(drawn["log_density"], density)
 
 
 def test_cells_that_were_not_counted_are_empty(tmp_path: Path) -> None:
-    told = found(*MIXTURE, "--draws", 300, "-o", tmp_path / "d.csv")
+    report = found(*MIXTURE, "--draws", 300, "-o", tmp_path / "d.csv")
     counted = read(tmp_path / "d.csv")["occupied"]
     assert counted.notna().sum() == 4 * 150
-    assert counted.mean() == next(x["mean"] for x in told["summary"] if x["quantity"] == "occupied")
+    assert counted.mean() == next(x["mean"] for x in report["summary"] if x["quantity"] == "occupied")
 
 
 def test_the_figure_is_a_picture(tmp_path: Path) -> None:
@@ -210,11 +210,11 @@ def test_a_missing_value_names_its_column(tmp_path: Path) -> None:
         assert "column 'width' has missing values" in result.stderr
 
 
-def stop(monkeypatch: pytest.MonkeyPatch, number: int, rounds: int) -> None:
-    """Send a signal after so many rounds of the chains."""
+def stop(monkeypatch: pytest.MonkeyPatch, number: int, iterations: int) -> None:
+    """Send a signal after so many iterations of the chains."""
 
     def raised(progress: Progress) -> None:
-        if progress.iteration == rounds and not progress.stopped:
+        if progress.iteration == iterations and not progress.stopped:
             signal.raise_signal(number)
 
     def stopped(*args: object, observers: list, **options: object) -> object:
@@ -226,16 +226,16 @@ def stop(monkeypatch: pytest.MonkeyPatch, number: int, rounds: int) -> None:
 @pytest.mark.filterwarnings("default")
 @both
 def test_ctrl_c_tells_and_writes_what_was_drawn(tmp_path: Path, monkeypatch, words: list[object]) -> None:
-    stop(monkeypatch, signal.SIGINT, 3)  # one round of warm-up, two of 32 draws
+    stop(monkeypatch, signal.SIGINT, 3)  # one iteration of warm-up, two of 32 draws
     result = call(*words, "--draws", 1000, "-o", tmp_path / "draws.csv", "--json")
     assert result.exit_code == 130
     assert result.stderr.splitlines() == [
         "Warning: interrupted after 64 draws of each chain",
         "Interrupted.",
     ]
-    told = json.loads(result.stdout)
-    assert (told["draws"], told["interrupted"], told["converged"]) == (64, True, False)
-    assert told["advice"] == ["run the same command to its end; --checkpoint FILE saves progress"]
+    report = json.loads(result.stdout)
+    assert (report["draws"], report["interrupted"], report["converged"]) == (64, True, False)
+    assert report["advice"] == ["run the same command to its end; --checkpoint FILE saves progress"]
     assert len(read(tmp_path / "draws.csv")) == 4 * 64
 
 

@@ -50,26 +50,26 @@ def shared(tmp_path: Path) -> Path:
 
 def test_what_was_planted_is_found(shared: Path) -> None:
     """Statistical: shares within 4 errors of one half, six columns and pairs judged; false alarm below 1e-3."""
-    told = found(shared, "--y", "b,last", *LINEAR)
-    first, second = told["variables"]
+    report = found(shared, "--y", "b,last", *LINEAR)
+    first, second = report["variables"]
     assert (first["significant"], second["significant"]) == (True, False)
     assert abs(first["relevance"] - 0.5) < 4 * first["relevance_error"]
     assert (first["x"][0]["column"], first["y"][0]["column"]) == ("a", "b")
     assert abs(first["x"][0]["loading"]) > 0.98
-    assert told["verdict"] == "1 of 2 pairs of variables is significant: -k 2 is enough"
-    shares = {(line["view"], line["column"]): line for line in told["columns"]}
+    assert report["verdict"] == "1 of 2 pairs of variables is significant: -k 2 is enough"
+    shares = {(line["view"], line["column"]): line for line in report["columns"]}
     for key in (("y", "b"), ("x", "a")):
         assert shares[key]["significant"]
         assert abs(shares[key]["share"] - 0.5) < 4 * shares[key]["error"]
     assert not shares["y", "last"]["significant"]
     assert not shares["x", "other"]["significant"]
-    assert told["rows"] == {"fit": 800, "held_out": 200}
+    assert report["rows"] == {"fit": 800, "held_out": 200}
 
 
 def test_nothing_is_found_where_nothing_is(shared: Path) -> None:
-    told = found(shared, "--x", "a,other", "--y", "last", *LINEAR)
-    assert told["verdict"].startswith("0 of 1 pairs of variables are significant: no dependence")
-    assert not any(line["significant"] for line in told["columns"])
+    report = found(shared, "--x", "a,other", "--y", "last", *LINEAR)
+    assert report["verdict"].startswith("0 of 1 pairs of variables are significant: no dependence")
+    assert not any(line["significant"] for line in report["columns"])
 
 
 def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
@@ -83,27 +83,27 @@ def test_numbers_are_those_of_the_library(tmp_path: Path) -> None:
     )
     judged = fit.significance(x[mask], y[mask], permutations=99)
     words = ["wine", "--y", "alcohol,proline", *LINEAR, "--seed", 3, "--permutations", 99]
-    told = found(*words, "-o", tmp_path / "m")
+    report = found(*words, "-o", tmp_path / "m")
     for name, value in (
         ("relevance", judged.relevance),
         ("relevance_error", judged.relevance_error),
         ("adjusted_p_value", judged.adjusted_p_value),
         ("fit_relevance", fit.relevance_),
     ):
-        np.testing.assert_allclose([one[name] for one in told["variables"]], value, rtol=1e-9)
-    share = {line["column"]: line["share"] for line in told["columns"] if line["view"] == "y"}
+        np.testing.assert_allclose([one[name] for one in report["variables"]], value, rtol=1e-9)
+    share = {line["column"]: line["share"] for line in report["columns"] if line["view"] == "y"}
     expected = r2_score(y[mask], fit.predict(x[mask]), multioutput="raw_values")
     np.testing.assert_allclose([share["alcohol"], share["proline"]], expected, rtol=1e-9)
     back = fit.expect(given=y[mask], direction="x_given_y").mean
     expected = r2_score(x[mask], back, multioutput="raw_values")
-    shares = [line["share"] for line in told["columns"] if line["view"] == "x"]
+    shares = [line["share"] for line in report["columns"] if line["view"] == "x"]
     np.testing.assert_allclose(shares, expected, rtol=1e-9)
-    for one in told["variables"]:
+    for one in report["variables"]:
         sizes = [abs(line["loading"]) for line in one["x"]]
         assert sizes == sorted(sizes, reverse=True)
         assert {line["loading"] > 0 for line in one["x"]} == {True, False}
     loading = fit.loadings(x[mask], y[mask])[1][:, 0]
-    assert {a["column"]: a["loading"] for a in told["variables"][0]["y"]} == pytest.approx(
+    assert {a["column"]: a["loading"] for a in report["variables"][0]["y"]} == pytest.approx(
         dict(zip(("alcohol", "proline"), loading, strict=True))
     )
     np.testing.assert_allclose(load(tmp_path / "m").relevance_, fit.relevance_, rtol=1e-12)
@@ -150,10 +150,10 @@ def test_a_text_column_is_a_view_of_labels(tmp_path: Path, form: str) -> None:
             write_table(place / f"{part}.csv", {name: column[half] for name, column in made.items()})
     else:
         write_table(place, made)
-    told = found(place, "--y", "kind", *LINEAR, "-o", tmp_path / "m.boxloop")
-    assert told["y"] == {"columns": ["kind"], "labels": ["blue", "green", "red"], "features": "finite"}
-    assert len(told["variables"]) == 2
-    assert told["labels"][0]["accuracy"] > 0.8
+    report = found(place, "--y", "kind", *LINEAR, "-o", tmp_path / "m.boxloop")
+    assert report["y"] == {"columns": ["kind"], "labels": ["blue", "green", "red"], "features": "finite"}
+    assert len(report["variables"]) == 2
+    assert report["labels"][0]["accuracy"] > 0.8
     fit = load(tmp_path / "m.boxloop")
     assert fit.y_schema_.names == ("kind",)
     done("score", tmp_path / "m.boxloop", place, "-o", tmp_path / "s.csv")
@@ -232,20 +232,20 @@ def test_networks_learn_what_lines_miss(tmp_path: Path) -> None:
         "--checkpoint",
         tmp_path / "c",
     ]
-    told = json.loads(done(*words, "--json", "-o", tmp_path / "m").stdout)
-    assert told["columns"][0]["share"] > 0.5
-    assert told["x"]["features"] == told["y"]["features"] == "network"
+    report = json.loads(done(*words, "--json", "-o", tmp_path / "m").stdout)
+    assert report["columns"][0]["share"] > 0.5
+    assert report["x"]["features"] == report["y"]["features"] == "network"
     again = done(*words, "--json")
     assert "Continuing from" in again.stderr
-    assert json.loads(again.stdout)["variables"] == told["variables"]
+    assert json.loads(again.stdout)["variables"] == report["variables"]
     kept = load(tmp_path / "m")
     assert (kept.verbose, kept.checkpoint) == (0, None)
 
 
 def test_one_direction_alone(shared: Path) -> None:
-    told = found(shared, "--y", "b,last", *LINEAR, "--direction", "x_given_y")
-    assert {line["view"] for line in told["columns"]} == {"x"}
-    assert list(told["diagnosis"]) == ["x_given_y"]
+    report = found(shared, "--y", "b,last", *LINEAR, "--direction", "x_given_y")
+    assert {line["view"] for line in report["columns"]} == {"x"}
+    assert list(report["diagnosis"]) == ["x_given_y"]
     assert "Share of y" not in done("relate", shared, "--y", "b", *LINEAR, "--direction", "x_given_y").stdout
 
 
@@ -315,11 +315,11 @@ REFUSED = {
     ),
     "both": (["t.csv", "--x", "u", "--y", "u"], 2, "--x and --y both name 'u'"),
     "unknown": (["t.csv", "--y", "knd"], 1, "no column 'knd' (did you mean 'kind'?)"),
-    "nothing left": (["t.csv", "--y", "u,v,kind,id,hole,same"], 1, "column 'kind' holds no numbers"),
+    "nothing left": (["t.csv", "--y", "u,v,kind,id,gappy,same"], 1, "column 'kind' holds no numbers"),
     "text among numbers": (["t.csv", "--y", "u"], 1, "name it alone with --x, or leave it out with --drop"),
     "names": (["t.csv", "--y", "id", "--x", "u"], 1, "300 different texts in 300 rows, too many for labels"),
     "one label": (["t.csv", "--y", "same", "--x", "u"], 1, "the same label in every row"),
-    "hole": (["t.csv", "--y", "hole", "--x", "u"], 1, "missing value (NaN) in column 'hole'"),
+    "gappy": (["t.csv", "--y", "gappy", "--x", "u"], 1, "missing value (NaN) in column 'gappy'"),
     "no word": (["t.csv", "--y", "gap", "--x", "u"], 1, "column 'gap' is empty in row 4 (counted from 0)"),
     "rows": (["t.csv", "iris", "--x", "u"], 1, "t.csv has 300 rows and iris has 150"),
     "few": (["few.csv", "--y", "a"], 1, "few.csv: 5 rows are too few to fit and to test: 20 are needed"),
@@ -349,8 +349,8 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault:
     monkeypatch.chdir(tmp_path)
     gap = np.array(["yes", "no"] * 150)
     gap[4] = ""
-    hole = np.where(np.arange(300) == 7, np.nan, 1.0)
-    more = {"id": np.array([f"n{j}" for j in range(300)]), "hole": hole, "same": np.array(["s"] * 300)}
+    gappy = np.where(np.arange(300) == 7, np.nan, 1.0)
+    more = {"id": np.array([f"n{j}" for j in range(300)]), "gappy": gappy, "same": np.array(["s"] * 300)}
     write_table("t.csv", {**words_table(), **more, "gap": gap})
     write_table("few.csv", {"a": np.arange(5.0), "b": np.arange(5.0) ** 2})
     Path("torn.csv").write_text("a,b\n1,x\n2,y\n3\n")

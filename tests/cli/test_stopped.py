@@ -57,8 +57,8 @@ def test_f38_f39_sigterm_leaves_a_checkpoint_and_the_fit_goes_on_bit_for_bit(tmp
     assert "Traceback" not in shown
     assert f"the same command continues from {kept}." in shown
     assert not (tmp_path / "m").exists()
-    rounds = read_container(kept).document["tree"]["fields"]["n_iter"]
-    fit += ["--tol", 0, "--max-iter", rounds + 20]
+    iterations = read_container(kept).document["tree"]["fields"]["n_iter"]
+    fit += ["--tol", 0, "--max-iter", iterations + 20]
     on = done(*fit, "-o", tmp_path / "resumed", "--checkpoint", kept)
     assert on.stderr.startswith(f"Continuing from {kept}.")
     done(*fit, "-o", tmp_path / "whole")

@@ -1,7 +1,7 @@
-"""Small random members of every law that ``boxloop.distributions`` exports, each with oracles that share none
+"""Small random members of every distribution that ``boxloop.distributions`` exports, each with oracles that share none
 of its code.
 
-This is the one place where a new law is named: without an entry here the contract tests fail.
+This is the one place where a new distribution is named: without an entry here the contract tests fail.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ NAN = math.nan
 
 
 @dataclass(frozen=True)
-class LawCase:
-    """A law and what is known of it independently.
+class DistributionCase:
+    """A distribution and what is known of it independently.
 
     Args:
-        law: k members over d columns.
+        distribution: k members over d columns.
         rows: (n, d), plausible, complete.
         reference: log-density of one member at complete rows, by SciPy.
         support: every value of a row, (N, d), or a fine grid of them.
@@ -42,7 +42,7 @@ class LawCase:
         gaps: log-density and expected features, (k,) and (k, p), of one row with NaN, where quadrature cannot tell.
     """
 
-    law: Any
+    distribution: Any
     rows: Tensor
     reference: Density
     support: Tensor
@@ -55,7 +55,7 @@ class LawCase:
 
     @property
     def k(self) -> int:
-        return int(self.law.mean.shape[0])
+        return int(self.distribution.mean.shape[0])
 
     def gappy(self, row: Tensor) -> tuple[Tensor, Tensor]:
         """Log-density of the values present in one row and expected features, under every member."""
@@ -107,59 +107,65 @@ def plain(rows: Tensor) -> Tensor:
     return torch.cat([torch.ones(len(rows), 1, dtype=rows.dtype), rows], 1)
 
 
-def _drawn(law: Any, generator: Generator, n: int = 14) -> Tensor:
-    return law.draw(n, generator).reshape(-1, law.mean.shape[1])
+def _drawn(distribution: Any, generator: Generator, n: int = 14) -> Tensor:
+    return distribution.draw(n, generator).reshape(-1, distribution.mean.shape[1])
 
 
 def _normal(mean: Tensor, covariance: Tensor) -> Density:
     def density(k: int, rows: Tensor) -> Tensor:
-        law = stats.multivariate_normal(mean[k].numpy(), covariance[k].numpy())
-        return torch.as_tensor(law.logpdf(rows.numpy())).reshape(-1)
+        distribution = stats.multivariate_normal(mean[k].numpy(), covariance[k].numpy())
+        return torch.as_tensor(distribution.logpdf(rows.numpy())).reshape(-1)
 
     return density
 
 
 def _gaussian(
-    law: Any, covariance: Tensor, generator: Generator, features: Callable[[Tensor], Tensor], **more: Any
-) -> LawCase:
+    distribution: Any,
+    covariance: Tensor,
+    generator: Generator,
+    features: Callable[[Tensor], Tensor],
+    **more: Any,
+) -> DistributionCase:
     grid = torch.cartesian_prod(REAL, REAL)
     scale = more.pop("scale", torch.tensor([0.3, 20.0], dtype=torch.float64))
-    reference = _normal(law.mean, covariance)
-    return LawCase(law, _drawn(law, generator), reference, grid, 0.01, REAL, features, scale, **more)
+    reference = _normal(distribution.mean, covariance)
+    return DistributionCase(
+        distribution, _drawn(distribution, generator), reference, grid, 0.01, REAL, features, scale, **more
+    )
 
 
-def full(generator: Generator) -> LawCase:
+def full(generator: Generator) -> DistributionCase:
     mean, covariance = uniform(generator, 3, 2, low=-2, high=2), covariances(generator, 3, 2)
-    law = distributions.FullGaussian(mean, torch.linalg.cholesky(covariance))
-    return _gaussian(law, covariance, generator, quadratic)
+    distribution = distributions.FullGaussian(mean, torch.linalg.cholesky(covariance))
+    return _gaussian(distribution, covariance, generator, quadratic)
 
 
-def tied(generator: Generator) -> LawCase:
+def tied(generator: Generator) -> DistributionCase:
     mean, covariance = uniform(generator, 3, 2, low=-2, high=2), covariances(generator, 1, 2)
-    law = distributions.TiedGaussian(mean, torch.linalg.cholesky(covariance)[0])
-    return _gaussian(law, covariance.expand(3, 2, 2), generator, quadratic, pooled=True)
+    distribution = distributions.TiedGaussian(mean, torch.linalg.cholesky(covariance)[0])
+    return _gaussian(distribution, covariance.expand(3, 2, 2), generator, quadratic, pooled=True)
 
 
-def diagonal(generator: Generator) -> LawCase:
+def diagonal(generator: Generator) -> DistributionCase:
     mean, variance = uniform(generator, 3, 2, low=-2, high=2), uniform(generator, 3, 2, low=0.5, high=2)
-    law = distributions.DiagonalGaussian(mean, variance)
-    return _gaussian(law, torch.diag_embed(variance), generator, squares)
+    distribution = distributions.DiagonalGaussian(mean, variance)
+    return _gaussian(distribution, torch.diag_embed(variance), generator, squares)
 
 
-def spherical(generator: Generator) -> LawCase:
+def spherical(generator: Generator) -> DistributionCase:
     mean, variance = uniform(generator, 3, 2, low=-2, high=2), uniform(generator, 3, 1, low=0.5, high=2)
-    law = distributions.SphericalGaussian(mean, variance)
+    distribution = distributions.SphericalGaussian(mean, variance)
     scale = torch.tensor([3.0, 3.0], dtype=torch.float64)
-    return _gaussian(law, torch.diag_embed(variance.expand(3, 2)), generator, squares, scale=scale)
+    return _gaussian(distribution, torch.diag_embed(variance.expand(3, 2)), generator, squares, scale=scale)
 
 
-def poisson(generator: Generator) -> LawCase:
+def poisson(generator: Generator) -> DistributionCase:
     rate = uniform(generator, 3, 2, low=0.4, high=6)
-    law = distributions.Poisson(rate)
+    distribution = distributions.Poisson(rate)
     grid = torch.cartesian_prod(COUNTS, COUNTS)
-    return LawCase(
-        law,
-        _drawn(law, generator),
+    return DistributionCase(
+        distribution,
+        _drawn(distribution, generator),
         lambda k, rows: torch.from_numpy(stats.poisson(rate[k].numpy()).logpmf(rows.numpy())).sum(1),
         grid,
         axis=COUNTS,
@@ -167,12 +173,12 @@ def poisson(generator: Generator) -> LawCase:
     )
 
 
-def bernoulli(generator: Generator) -> LawCase:
+def bernoulli(generator: Generator) -> DistributionCase:
     p = uniform(generator, 3, 2, low=0.1, high=0.9)
-    law = distributions.Bernoulli(p)
-    return LawCase(
-        law,
-        _drawn(law, generator),
+    distribution = distributions.Bernoulli(p)
+    return DistributionCase(
+        distribution,
+        _drawn(distribution, generator),
         lambda k, rows: torch.from_numpy(stats.bernoulli(p[k].numpy()).logpmf(rows.numpy())).sum(1),
         torch.cartesian_prod(BITS, BITS),
         axis=BITS,
@@ -180,15 +186,15 @@ def bernoulli(generator: Generator) -> LawCase:
     )
 
 
-def multinomial(generator: Generator) -> LawCase:
+def multinomial(generator: Generator) -> DistributionCase:
     p = uniform(generator, 3, 3, low=0.1, high=1.0)
     p = p / p.sum(1, keepdim=True)
-    law = distributions.Multinomial(p, total=5, smoothing=0.0)
+    distribution = distributions.Multinomial(p, total=5, smoothing=0.0)
     short = distributions.Multinomial(p, total=2)
     every = torch.cartesian_prod(*[torch.arange(6, dtype=torch.float64)] * 3)
 
     def gaps(row: Tensor) -> tuple[Tensor, Tensor]:
-        """The law of the words seen given their number; an unseen word's count is negative binomial."""
+        """The distribution of the words seen given their number; an unseen word's count is negative binomial."""
         seen = ~torch.isnan(row)
         length = float(row[seen].sum())
         density, counts = [], []
@@ -201,9 +207,9 @@ def multinomial(generator: Generator) -> LawCase:
             counts.append([1.0, *torch.where(seen, row, torch.tensor(unseen, dtype=row.dtype)).tolist()])
         return torch.tensor(density, dtype=torch.float64), torch.tensor(counts, dtype=torch.float64)
 
-    return LawCase(
-        law,
-        torch.cat([_drawn(law, generator, 10), _drawn(short, generator, 4)]),
+    return DistributionCase(
+        distribution,
+        torch.cat([_drawn(distribution, generator, 10), _drawn(short, generator, 4)]),
         lambda k, rows: _multinomial(rows, p[k]),
         every[every.sum(1) == 5],
         features=plain,
@@ -212,8 +218,8 @@ def multinomial(generator: Generator) -> LawCase:
 
 
 def _multinomial(counts: Tensor, p: Tensor) -> Tensor:
-    law = stats.multinomial(counts.sum(1).long().numpy(), p.numpy())
-    return torch.as_tensor(law.logpmf(counts.long().numpy()))
+    distribution = stats.multinomial(counts.sum(1).long().numpy(), p.numpy())
+    return torch.as_tensor(distribution.logpmf(counts.long().numpy()))
 
 
 def _failures(length: float, unseen: Tensor, seen: Tensor) -> float:
@@ -224,80 +230,80 @@ def _failures(length: float, unseen: Tensor, seen: Tensor) -> float:
     return float(counts @ torch.from_numpy(chance))
 
 
-def low_rank(generator: Generator) -> LawCase:
+def low_rank(generator: Generator) -> DistributionCase:
     centre, loadings = uniform(generator, 2, low=-2, high=2), uniform(generator, 2, 1, low=-1, high=1)
     noise = uniform(generator, 2, low=0.5, high=1.5)
-    law = distributions.LowRankGaussian(centre, loadings, noise)
+    distribution = distributions.LowRankGaussian(centre, loadings, noise)
     return _gaussian(
-        law, (loadings @ loadings.mT + torch.diag(noise))[None], generator, quadratic, scale=None
+        distribution, (loadings @ loadings.mT + torch.diag(noise))[None], generator, quadratic, scale=None
     )
 
 
-def categorical(generator: Generator) -> LawCase:
+def categorical(generator: Generator) -> DistributionCase:
     p = uniform(generator, 3, 4, low=0.1, high=1.0)
     p = p / p.sum(1, keepdim=True)
-    law = distributions.Categorical(p.log())
+    distribution = distributions.Categorical(p.log())
     values = torch.arange(4, dtype=torch.float64)[:, None]
-    rows = law.draw(14, generator).reshape(-1, 1).double()
-    return LawCase(law, rows, lambda k, rows: p[k].log()[rows[:, 0].long()], values)
+    rows = distribution.draw(14, generator).reshape(-1, 1).double()
+    return DistributionCase(distribution, rows, lambda k, rows: p[k].log()[rows[:, 0].long()], values)
 
 
-def logit_bernoulli(generator: Generator) -> LawCase:
+def logit_bernoulli(generator: Generator) -> DistributionCase:
     logits = uniform(generator, 3, 2, low=-2, high=2)
-    p, law = logits.sigmoid(), distributions.LogitBernoulli(logits)
-    return LawCase(
-        law,
-        _drawn(law, generator),
+    p, distribution = logits.sigmoid(), distributions.LogitBernoulli(logits)
+    return DistributionCase(
+        distribution,
+        _drawn(distribution, generator),
         lambda k, rows: torch.from_numpy(stats.bernoulli(p[k].numpy()).logpmf(rows.numpy())).sum(1),
         torch.cartesian_prod(BITS, BITS),
     )
 
 
-def log_poisson(generator: Generator) -> LawCase:
+def log_poisson(generator: Generator) -> DistributionCase:
     rate = uniform(generator, 3, 2, low=0.4, high=6)
-    law = distributions.LogPoisson(rate.log())
-    return LawCase(
-        law,
-        _drawn(law, generator),
+    distribution = distributions.LogPoisson(rate.log())
+    return DistributionCase(
+        distribution,
+        _drawn(distribution, generator),
         lambda k, rows: torch.from_numpy(stats.poisson(rate[k].numpy()).logpmf(rows.numpy())).sum(1),
         torch.cartesian_prod(COUNTS, COUNTS),
     )
 
 
-def categorical_columns(generator: Generator) -> LawCase:
+def categorical_columns(generator: Generator) -> DistributionCase:
     logits, sizes = uniform(generator, 3, 5, low=-1, high=1), torch.tensor([2, 3])
-    law = distributions.CategoricalColumns(logits, sizes)
+    distribution = distributions.CategoricalColumns(logits, sizes)
     first, second = (part.softmax(1).log() for part in logits.split([2, 3], 1))
-    return LawCase(
-        law,
-        _drawn(law, generator),
+    return DistributionCase(
+        distribution,
+        _drawn(distribution, generator),
         lambda k, rows: first[k][rows[:, 0].long()] + second[k][rows[:, 1].long()],
         torch.cartesian_prod(BITS, torch.arange(3, dtype=torch.float64)),
     )
 
 
-def tied_low_rank(generator: Generator) -> LawCase:
+def tied_low_rank(generator: Generator) -> DistributionCase:
     mean, loadings = uniform(generator, 3, 2, low=-2, high=2), uniform(generator, 2, 1, low=-1, high=1)
     noise = uniform(generator, 2, low=0.5, high=1.5)
-    law = distributions.TiedLowRankGaussian(mean, loadings, noise)
+    distribution = distributions.TiedLowRankGaussian(mean, loadings, noise)
     covariance = (loadings @ loadings.mT + torch.diag(noise)).expand(3, 2, 2)
-    return _gaussian(law, covariance, generator, quadratic)
+    return _gaussian(distribution, covariance, generator, quadratic)
 
 
-def normal_mixture(generator: Generator) -> LawCase:
+def normal_mixture(generator: Generator) -> DistributionCase:
     mean, variance = uniform(generator, 3, 2, low=-2, high=2), uniform(generator, 3, 2, low=0.5, high=2)
     weight = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
-    law = distributions.NormalMixture(weight.log(), distributions.DiagonalGaussian(mean, variance))
+    distribution = distributions.NormalMixture(weight.log(), distributions.DiagonalGaussian(mean, variance))
     parts = _normal(mean, torch.diag_embed(variance))
 
     def density(k: int, rows: Tensor) -> Tensor:
         return torch.stack([weight[c].log() + parts(c, rows) for c in range(3)]).logsumexp(0)
 
     grid = torch.cartesian_prod(REAL, REAL)
-    return LawCase(law, _drawn(law, generator), density, grid, 0.01)
+    return DistributionCase(distribution, _drawn(distribution, generator), density, grid, 0.01)
 
 
-FAMILIES: dict[type, Callable[[Generator], LawCase]] = {
+FAMILIES: dict[type, Callable[[Generator], DistributionCase]] = {
     distributions.Bernoulli: bernoulli,
     distributions.DiagonalGaussian: diagonal,
     distributions.FullGaussian: full,
@@ -306,7 +312,7 @@ FAMILIES: dict[type, Callable[[Generator], LawCase]] = {
     distributions.SphericalGaussian: spherical,
     distributions.TiedGaussian: tied,
 }
-OTHERS: dict[type, Callable[[Generator], LawCase]] = {
+OTHERS: dict[type, Callable[[Generator], DistributionCase]] = {
     distributions.Categorical: categorical,
     distributions.CategoricalColumns: categorical_columns,
     distributions.LogPoisson: log_poisson,
@@ -318,9 +324,11 @@ OTHERS: dict[type, Callable[[Generator], LawCase]] = {
 EXPORTED = {
     value for name in distributions.__all__ if isinstance(value := getattr(distributions, name), type)
 }
-EXPORTED_FAMILIES = {law for law in EXPORTED if callable(getattr(law, "view", None))}
+EXPORTED_FAMILIES = {
+    distribution for distribution in EXPORTED if callable(getattr(distribution, "view", None))
+}
 
 
-def law_case(law: type, seed: int = 0) -> LawCase:
-    """The small random members of a law."""
-    return {**FAMILIES, **OTHERS}[law](Generator().manual_seed(seed))
+def distribution_case(distribution: type, seed: int = 0) -> DistributionCase:
+    """The small random members of a distribution."""
+    return {**FAMILIES, **OTHERS}[distribution](Generator().manual_seed(seed))

@@ -9,16 +9,16 @@ from scipy import stats
 from torch import Generator, Tensor
 from torch.testing import assert_close
 
-from contract.law_checks import DRAWS, assert_peak, assert_refuses, holed, near, slope
+from contract.distribution_checks import DRAWS, assert_peak, assert_refuses, near, slope, with_missing
 from contract.models import ModelCase
 from contract.scores import assert_scores, mean_scores, moment_scores
 
 FALL = 1e-9
-ROUNDS = 25
+ITERATIONS = 25
 
 
 def _tables(case: ModelCase) -> tuple[Tensor, Tensor]:
-    return case.rows, holed(case.rows, rate=0.25)
+    return case.rows, with_missing(case.rows, rate=0.25)
 
 
 def check_likelihood(case: ModelCase) -> None:
@@ -44,7 +44,7 @@ def check_nothing_seen(case: ModelCase) -> None:
 
 def check_chunks(case: ModelCase) -> None:
     """Chunked = whole, also where only some chunks have missing values."""
-    for rows in (*_tables(case), torch.cat([holed(case.rows[:9]), case.rows[9:]])):
+    for rows in (*_tables(case), torch.cat([with_missing(case.rows[:9]), case.rows[9:]])):
         whole = case.model.expect(rows, case.weight)
         sizes = [9, 1, len(rows) - 10]
         parts = [
@@ -83,7 +83,7 @@ def check_monotone(case: ModelCase) -> None:
 
 def _levels(model: Any, rows: Tensor, weight: Tensor) -> Tensor:
     levels = []
-    for _ in range(ROUNDS):
+    for _ in range(ITERATIONS):
         expected = model.expect(rows, weight)
         levels.append(expected.log_likelihood)
         model = model.solve(expected.statistics)

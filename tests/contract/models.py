@@ -10,7 +10,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop import models
-from contract.distributions import FAMILIES, law_case, uniform
+from contract.distributions import FAMILIES, distribution_case, uniform
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ class ModelCase:
 
 
 def _mixture(family: type) -> ModelCase:
-    case = law_case(family)
+    case = distribution_case(family)
     log_weight = torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log()
-    return _with_weight(models.Mixture(log_weight, case.law), case.rows, case.scale)
+    return _with_weight(models.Mixture(log_weight, case.distribution), case.rows, case.scale)
 
 
 def _with_weight(model: Any, rows: Tensor, scale: Tensor | None, expanded: Any = None) -> ModelCase:
@@ -79,7 +79,7 @@ EXPORTED_MODELS = {value for name in models.__all__ if isinstance(value := getat
 
 
 def model_cases() -> dict[str, ModelCase]:
-    """Every case, by the names of its model and its law."""
+    """Every case, by the names of its model and its distribution."""
     return {
         f"{model.__name__}-{name}".rstrip("-"): case
         for model, build in MODELS.items()

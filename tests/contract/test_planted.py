@@ -15,8 +15,8 @@ from boxloop.distributions import MissingValueView, PatternView, Sums
 from boxloop.models import LinearStatistics
 from boxloop.numeric import ConditionError
 from boxloop.types import Expected
-from contract import law_checks, model_checks
-from contract.distributions import law_case
+from contract import distribution_checks, model_checks
+from contract.distributions import distribution_case
 from contract.models import MODELS
 
 
@@ -63,21 +63,21 @@ class EqualParts(distributions.FullGaussian):
 @pytest.mark.parametrize(
     ("bug", "check"),
     [
-        (NoJacobian, law_checks.check_affine),
-        (UnbiasedVariance, law_checks.check_fitted),
-        (AddedRidge, law_checks.check_fitted),
-        (VarianceAsDeviation, law_checks.check_draws),
-        (NoBaseMeasure, law_checks.check_density),
-        (MovableCounts, law_checks.check_affine),
-        (EqualParts, law_checks.check_split),
+        (NoJacobian, distribution_checks.check_affine),
+        (UnbiasedVariance, distribution_checks.check_fitted),
+        (AddedRidge, distribution_checks.check_fitted),
+        (VarianceAsDeviation, distribution_checks.check_draws),
+        (NoBaseMeasure, distribution_checks.check_density),
+        (MovableCounts, distribution_checks.check_affine),
+        (EqualParts, distribution_checks.check_split),
     ],
 )
-def test_a_bug_in_a_law_is_caught(bug: type, check: Callable[[Any], None]) -> None:
-    case = law_case(bug.__base__)
+def test_a_bug_in_a_distribution_is_caught(bug: type, check: Callable[[Any], None]) -> None:
+    case = distribution_case(bug.__base__)
     check(case)
-    values = {f.name: getattr(case.law, f.name) for f in fields(case.law)}
+    values = {f.name: getattr(case.distribution, f.name) for f in fields(case.distribution)}
     with pytest.raises(AssertionError):
-        check(replace(case, law=bug(**values)))
+        check(replace(case, distribution=bug(**values)))
 
 
 class _Certain(PatternView):
@@ -110,11 +110,11 @@ def _absent_as_zero(self: MissingValueView, share: Tensor) -> Sums:
 def test_forgetting_what_missing_values_might_have_been_is_caught(
     view: type, bug: Callable[..., Sums], family: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = law_case(family)
+    case = distribution_case(family)
     mixture = dict(MODELS[models.Mixture]())[family.__name__]
     monkeypatch.setattr(view, "summarise", bug)
     with pytest.raises(AssertionError):
-        law_checks.check_missing(case)
+        distribution_checks.check_missing(case)
     with pytest.raises(AssertionError):
         model_checks.check_fisher(mixture)
     with pytest.raises(AssertionError):

@@ -12,8 +12,8 @@ from contract.distributions import EXPORTED, EXPORTED_FAMILIES
 from contract.models import EXPORTED_MODELS
 
 PAIRS = [
-    *[(Distribution, law) for law in EXPORTED],
-    *[(Family, law) for law in EXPORTED_FAMILIES],
+    *[(Distribution, distribution) for distribution in EXPORTED],
+    *[(Family, distribution) for distribution in EXPORTED_FAMILIES],
     *[(protocol, model) for protocol in (LatentModel, ExpectationModel) for model in EXPORTED_MODELS],
 ]
 

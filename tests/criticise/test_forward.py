@@ -69,7 +69,7 @@ def test_quasi_random_nodes_are_worth_many_plain_ones():
 
 
 def test_the_forward_estimator_beats_the_sample_estimator():
-    """Document 000, appendix: over 200 repetitions, root mean squares of the second moment."""
+    """Beaulac (2023), appendix: over 200 repetitions, root mean squares of the second moment."""
     model = factors()
     frame = standardise_by_model(model, ("a", "b", "c"), generator(5))
     statistic = [Second().prepare(frame)]

@@ -47,7 +47,7 @@ slow_mixture = pytest.param("mixture", marks=pytest.mark.slow)
 @pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("kind", ["full", "tied"])
 def test_on_its_own_rows_an_em_fit_has_no_gap_whatever_k(kind, k):
-    """REPLICATION, tables 1 and 2: the exact gaps of a full or tied fit cannot tell one k from another."""
+    """REPLICATION, tables 1 and 2: the exact gaps of a full or tied fit do not distinguish one k from another."""
     rows = two_clusters(np.random.default_rng(0), 300)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -294,11 +294,11 @@ def test_the_same_seed_is_the_same_result():
 def test_missing_values_count_pair_by_pair():
     rng = np.random.default_rng(0)
     rows = rng.normal(size=(2000, 3)) @ np.array([[1, 0.5, 0], [0, 1, 0], [0, 0, 1]])
-    holed = rows.copy()
-    holed[rng.random(holed.shape) < 0.3] = np.nan
+    with_missing = rows.copy()
+    with_missing[rng.random(with_missing.shape) < 0.3] = np.nan
     fit = boxloop.GaussianMixture(1).fit(rows)
-    gap = mega(fit, holed, draws=99)["second"]
-    pairs = np.ma.masked_invalid(holed - fit.means_[0])
+    gap = mega(fit, with_missing, draws=99)["second"]
+    pairs = np.ma.masked_invalid(with_missing - fit.means_[0])
     wanted = np.ma.mean(pairs[:, 0] * pairs[:, 1])
     assert float(gap.data[0, 1]) == pytest.approx(float(wanted), rel=1e-10)
     assert gap.p_value > 1e-3

@@ -235,7 +235,7 @@ def test_linear_p_values_are_uniform_under_one_distribution():
 
 @pytest.mark.parametrize(("shift", "scale"), [(0.6, 1.0), (0.0, 1.8)])
 @pytest.mark.parametrize("method", ["quadratic", "features"])
-def test_other_distributions_are_told_apart(method, shift, scale):
+def test_other_distributions_are_distinguished(method, shift, scale):
     rng = np.random.default_rng(7)
     rejected = [
         mmd(rng.normal(size=(100, 2)), scale * rng.normal(size=(100, 2)) + shift, method=method, n_features=50,

@@ -1,4 +1,4 @@
-"""The penalty of document 000, eq. 17 to 19: value, gradient, and that it does what it is for."""
+"""The penalty of Beaulac (2023), eq. 17 to 19: value, gradient, and that it does what it is for."""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ def test_rows_of_a_fit_elsewhere_are_known_by_their_means() -> None:
     with pytest.warns(UserWarning, match="or leave out train="):
         mega(heavy, rows[300:], train=rows[:300], draws=0)
     rows[5, 1] = np.nan
-    holes = GaussianMixture(2, random_state=0).fit(rows[:300]).model_
-    assert mega(holes, rows[300:], train=rows[:300], draws=0).parameter_error == "included"
+    mixture = GaussianMixture(2, random_state=0).fit(rows[:300]).model_
+    assert mega(mixture, rows[300:], train=rows[:300], draws=0).parameter_error == "included"
 
 
 def test_weights_are_part_of_the_rows() -> None:
@@ -219,14 +219,14 @@ def test_the_digest_is_the_same_of_sparse_missing_and_single_precision_rows() ->
     )
     single = ROWS.astype(np.float32)
     assert fingerprint_rows(open_source(single)) == fingerprint_rows(open_source(single.astype(float)))
-    holes = ROWS.copy()
-    holes[3, 1] = np.nan
-    negative = holes.copy()
+    missing = ROWS.copy()
+    missing[3, 1] = np.nan
+    negative = missing.copy()
     negative.view(np.int64)[3, 1] |= np.int64(-(2**63))  # another NaN
     assert (
-        fingerprint_rows(open_source(holes))
+        fingerprint_rows(open_source(missing))
         == fingerprint_rows(open_source(negative))
-        == fit_standardisation(open_source(holes)).digest
+        == fit_standardisation(open_source(missing)).digest
     )
     swapped = ROWS.copy()
     swapped[[0, 1], 0] = swapped[[1, 0], 0]  # the same columns, other rows
@@ -249,7 +249,7 @@ COPIES = {
 
 @pytest.mark.parametrize("name", COPIES)
 @pytest.mark.parametrize("columns", [1, 3])
-def test_copies_of_the_rows_of_the_fit_are_told_by_their_means(name: str, columns: int) -> None:
+def test_copies_of_the_rows_of_the_fit_are_recognised_by_their_means(name: str, columns: int) -> None:
     """p is near 1 for these, and their digest is another one."""
     rows = np.random.default_rng(3).normal(size=(300, columns))
     for fit in (GaussianMixture(1).fit(rows), PeerMixture(1).fit(rows)):
@@ -280,7 +280,7 @@ def test_means_of_few_values_that_agree_are_no_copies() -> None:
         mega(both, rows.round(8), draws=0)
 
 
-def test_a_part_of_the_training_rows_is_told_where_they_are_given() -> None:
+def test_a_part_of_the_training_rows_is_reported_where_they_are_given() -> None:
     fit = GaussianMixture(1).fit(ROWS)
     with pytest.warns(UserWarning, match="100 of 150 rows of X are among the training rows, too"):
         mega(fit, np.vstack([HELD[:50], ROWS[:100]]), train=ROWS, draws=0)

@@ -317,7 +317,7 @@ def test_files_at_fault(tmp_path: Path) -> None:
 
 
 def test_data_that_change(tmp_path: Path) -> None:
-    """Rows that come or go between two passes are told, whoever counts them."""
+    """Rows that come or go between two passes are reported, whoever counts them."""
     source = dask_source(files(tmp_path / "rows", "parquet"))
     frame()[:50].to_parquet(tmp_path / "rows" / "1.parquet", index=False)
     with pytest.raises(ValueError, match=r"1\.parquet: 90 rows were counted, and 50 read: the data changed"):
@@ -344,7 +344,7 @@ def test_reproducible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_part_without_rows_is_left_out_in_turn() -> None:
-    """One that is empty, and one of which a mask leaves nothing; weights of zero everywhere are told at the end."""
+    """One that is empty, and one of which a mask leaves nothing; weights of zero everywhere are reported at the end."""
     rows = da.from_array(table(), chunks=((90, 0, 160), (3,)))
     source, mask = dask_source(rows), torch.arange(N) >= 90
     assert source.counts == (90, 0, 160)

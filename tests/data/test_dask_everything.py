@@ -1,6 +1,6 @@
 """Everything that takes a table takes one in partitions: the same numbers as from the rows at hand.
 
-Two sums of the same numbers in another order differ by rounding, which a fit's rounds may magnify: hence 1e-10.
+Two sums of the same numbers in another order differ by rounding, which a fit's iterations may magnify: hence 1e-10.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def real() -> np.ndarray:
     return factor @ [[1.0, 0.5, -0.8, 0.3]] + rng.normal(size=(N, 4)) * 0.7 + 3.0 * side()
 
 
-def holes() -> np.ndarray:
+def missing() -> np.ndarray:
     rows = real()
     rows[generator().random(rows.shape) < 0.1] = np.nan
     return rows
@@ -80,7 +80,7 @@ CASES: dict[str, tuple[Any, Callable[[], np.ndarray], tuple[str, ...]]] = {
         f"gaussian {kind}": (boxloop.GaussianMixture(2, covariance_type=kind), real, ("predict_proba", "bic"))
         for kind in ("full", "diag", "tied", "spherical")
     },
-    "gaussian, holes": (boxloop.GaussianMixture(2), holes, ("score_samples", "predict", "aic")),
+    "gaussian, missing": (boxloop.GaussianMixture(2), missing, ("score_samples", "predict", "aic")),
     "gaussian, float32": (boxloop.GaussianMixture(2, dtype="float32"), real, ()),
     "poisson": (boxloop.PoissonMixture(2), counts, ("score_samples", "predict_proba")),
     "bernoulli": (boxloop.BernoulliMixture(2), binary, ("score_samples", "predict_proba")),
@@ -91,7 +91,7 @@ CASES: dict[str, tuple[Any, Callable[[], np.ndarray], tuple[str, ...]]] = {
         real,
         ("transform", "score_samples", "posterior", "standard_errors"),
     ),
-    "factors, holes": (boxloop.FactorAnalysis(1, max_iter=500), holes, ("transform", "score")),
+    "factors, missing": (boxloop.FactorAnalysis(1, max_iter=500), missing, ("transform", "score")),
     "ppca": (boxloop.ProbabilisticPCA(1), real, ("transform", "score")),
     "bayesian mixture": (boxloop.BayesianGaussianMixture(3), real, ("predict_proba", "score")),
     "bayesian topics": (boxloop.BayesianMultinomialMixture(3), counts, ("predict_proba", "score")),
@@ -150,7 +150,7 @@ def related(x: Any, y: Any) -> Any:
     fit = boxloop.RelevantFeatures(2, x_features="linear", y_features="linear", random_state=0).fit(x, y)
     mean = fit.expect(lambda rows: rows, given=real()[:5], direction="y_given_x")
     held = fit.significance(permutations=19, level=0.1)
-    told = [
+    results = [
         held.correlation,
         held.standard_error,
         held.p_value,
@@ -158,7 +158,7 @@ def related(x: Any, y: Any) -> Any:
         mean.standard_error,
         mean.quantile(0.5).value,
     ]
-    return [fit.correlation_, fit.transform(x), fit.predict(x), fit.score(x, y), *told]
+    return [fit.correlation_, fit.transform(x), fit.predict(x), fit.score(x, y), *results]
 
 
 def test_two_views() -> None:
@@ -176,16 +176,16 @@ def test_classifier() -> None:
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_regression(columns: int) -> None:
-    def told(x: Any, y: Any) -> Any:
+    def results(x: Any, y: Any) -> Any:
         fit = boxloop.BayesianLinearRegression().fit(x, y)
         return [fit.coef_, fit.intercept_, *fit.predict(x, return_std=True)]
 
     x, y = views()
     if columns == 2:
-        close(told(x, y), told(parts(x), parts(y)))
+        close(results(x, y), results(parts(x), parts(y)))
     else:
-        close(told(x, y[:, 0]), told(parts(x), y[:, 0]))
-        close(told(x, y[:, 0]), told(parts(x), parts(y[:, :1])[:, 0]))
+        close(results(x, y[:, 0]), results(parts(x), y[:, 0]))
+        close(results(x, y[:, 0]), results(parts(x), parts(y[:, :1])[:, 0]))
 
 
 def psi(theta: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
@@ -223,20 +223,20 @@ def test_equation_at_fault() -> None:
 def test_criticism() -> None:
     fit, rows = boxloop.GaussianMixture(1).fit(real()[:150]), real()
 
-    def told(table: Any, model: Any = fit, **more: Any) -> Any:
+    def results(table: Any, model: Any = fit, **more: Any) -> Any:
         found = mega(model, table, draws=19, **more)
         return [
             found.p_value,
             *(part for gap in found.gaps for part in (gap.gap, gap.row_error, gap.parameter_error)),
         ]
 
-    close(told(rows), told(parts(rows)))
+    close(results(rows), results(parts(rows)))
     table = parts(rows)
     whole = boxloop.GaussianMixture(1).fit(rows)
     assert boxloop.GaussianMixture(1).fit(table).training_digest_ == whole.training_digest_
     moved = rows + 0.5
-    close(told(moved, whole, train=rows), told(parts(moved), whole, train=table))
-    close(told(rows[150:], train=real()[:150]), told(table[150:], train=parts(rows)[:150]))
+    close(results(moved, whole, train=rows), results(parts(moved), whole, train=table))
+    close(results(rows[150:], train=real()[:150]), results(table[150:], train=parts(rows)[:150]))
     close(calibration(fit, rows).transform, calibration(fit, parts(rows)).transform)
     close(information_criteria(fit, rows).bic, information_criteria(fit, parts(rows)).bic)
     close(

@@ -153,12 +153,12 @@ def test_names_as_frames_give_them(opened: Any) -> None:
 
 def test_masked_values_are_missing() -> None:
     rows = table()
-    holes = np.where(rows > 1.0, np.nan, rows)
+    missing = np.where(rows > 1.0, np.nan, rows)
     here, there = (
         open_source(np.ma.masked_greater(rows, 1.0)),
         dask_source(da.ma.masked_greater(parts(), 1.0)),
     )
-    assert fingerprint_source(here) == fingerprint_source(there) == fingerprint_source(open_source(holes))
+    assert fingerprint_source(here) == fingerprint_source(there) == fingerprint_source(open_source(missing))
     whole = np.ma.masked_array([[1, 2], [3, 4]], [[True, False], [False, False]])
     assert next(iter(open_source(whole).chunks()))[0].isnan().tolist() == [[True, False], [False, False]]
 

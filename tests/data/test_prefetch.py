@@ -139,7 +139,7 @@ def test_sums_are_those_of_the_array(table) -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
 
 
-def test_a_fault_in_a_file_is_told_by_the_fit(tmp_path) -> None:
+def test_a_fault_in_a_file_is_reported_by_the_fit(tmp_path) -> None:
     rows = np.ones((500, 2))
     rows[400, 1] = np.inf
     np.save(tmp_path / "rows.npy", rows)

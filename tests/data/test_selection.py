@@ -1,4 +1,4 @@
-"""Which rows are meant: the same ones however the table is cut, and told by next to nothing."""
+"""Row selections: the same rows however the table is cut, and stored in next to nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Problems with a known answer: are the rows of the law that is said?"""
+"""Problems with a known answer: do the rows follow the stated distribution?"""
 
 import math
 

@@ -57,17 +57,17 @@ def diagonal_sums(rows: Tensor) -> Tensor:
 
 def test_full_posterior_is_the_direct_formula() -> None:
     prior, rows = full_prior(), normal((2, 7, 3), generator(1)) + 2.0
-    law = prior.posterior(full_sums(rows))
+    distribution = prior.posterior(full_sums(rows))
     for i in range(2):
         x, m, kappa = rows[i].numpy(), prior.mean[i].numpy(), float(prior.strength[i])
         centre = x.mean(0)
         scatter = (x - centre).T @ (x - centre)
         apart = np.outer(centre - m, centre - m)
         scale = prior.scale[i].numpy() + scatter + kappa * 7 / (kappa + 7) * apart
-        assert_close(law.scale[i], torch.from_numpy(scale), **EXACT)
-        assert_close(law.mean[i], torch.from_numpy((kappa * m + 7 * centre) / (kappa + 7)), **EXACT)
-    assert_close(law.dof, prior.dof + 7)
-    assert_close(law.strength, prior.strength + 7)
+        assert_close(distribution.scale[i], torch.from_numpy(scale), **EXACT)
+        assert_close(distribution.mean[i], torch.from_numpy((kappa * m + 7 * centre) / (kappa + 7)), **EXACT)
+    assert_close(distribution.dof, prior.dof + 7)
+    assert_close(distribution.strength, prior.strength + 7)
 
 
 @pytest.mark.parametrize("kind", ["full", "diagonal"])
@@ -75,12 +75,12 @@ def test_posterior_is_bayes_rule(kind: str) -> None:
     """Prior times likelihood over posterior is the same number at every parameter."""
     rows = normal((2, 5, 3), generator(2))
     prior = full_prior() if kind == "full" else diagonal_prior()
-    law = prior.posterior(full_sums(rows) if kind == "full" else diagonal_sums(rows))
+    distribution = prior.posterior(full_sums(rows) if kind == "full" else diagonal_sums(rows))
     evidence = []
     for seed in range(3):
         member = prior.draw(generator(seed))
         likelihood = torch.stack([member.log_prob(rows[i])[i].sum() for i in range(2)])
-        evidence.append(prior.log_prob(member) + likelihood - law.log_prob(member))
+        evidence.append(prior.log_prob(member) + likelihood - distribution.log_prob(member))
     assert_close(evidence[0], evidence[1], **EXACT)
     assert_close(evidence[0], evidence[2], **EXACT)
 
@@ -97,31 +97,34 @@ def test_rows_in_two_parts(prior: NormalInverseWishart | NormalInverseGamma) -> 
 
 def test_leading_axes_of_sums_are_those_of_the_posterior() -> None:
     prior, rows = full_prior(), normal((4, 2, 6, 3), generator(4))
-    law = prior.posterior(full_sums(rows))
-    assert law.mean.shape == (4, 2, 3)
+    distribution = prior.posterior(full_sums(rows))
+    assert distribution.mean.shape == (4, 2, 3)
     alone = prior.posterior(full_sums(rows[3]))
-    assert_close(law.scale[3], alone.scale)
-    assert law.draw(generator(0)).mean.shape == (8, 3)
+    assert_close(distribution.scale[3], alone.scale)
+    assert distribution.draw(generator(0)).mean.shape == (8, 3)
 
 
 def test_full_density_is_scipys() -> None:
     prior = full_prior()
-    law = prior.draw(generator(0))
+    distribution = prior.draw(generator(0))
     expected = []
     for i in range(2):
-        covariance = (law.factor[i] @ law.factor[i].mT).numpy()
+        covariance = (distribution.factor[i] @ distribution.factor[i].mT).numpy()
         spread = stats.invwishart(float(prior.dof[i]), prior.scale[i].numpy()).logpdf(covariance)
         centre = stats.multivariate_normal(prior.mean[i].numpy(), covariance / float(prior.strength[i]))
-        expected.append(spread + centre.logpdf(law.mean[i].numpy()))
-    assert_close(prior.log_prob(law), tensor(*expected), **EXACT)
+        expected.append(spread + centre.logpdf(distribution.mean[i].numpy()))
+    assert_close(prior.log_prob(distribution), tensor(*expected), **EXACT)
 
 
 def test_one_column_is_the_same_prior_in_both_forms() -> None:
-    full, law = full_prior(2, 1), FullGaussian(tensor(0.3, -0.2)[:, None], tensor(0.7, 1.2)[:, None, None])
+    full, distribution = (
+        full_prior(2, 1),
+        FullGaussian(tensor(0.3, -0.2)[:, None], tensor(0.7, 1.2)[:, None, None]),
+    )
     diagonal = NormalInverseGamma(full.mean, full.strength, full.dof, full.scale[..., 0])
     assert_close(
-        full.log_prob(law),
-        diagonal.log_prob(DiagonalGaussian(law.mean, law.factor[..., 0].square())),
+        full.log_prob(distribution),
+        diagonal.log_prob(DiagonalGaussian(distribution.mean, distribution.factor[..., 0].square())),
         **EXACT,
     )
 
@@ -146,26 +149,26 @@ def test_a_weight_of_zero_under_a_uniform_prior() -> None:
 def test_draws_of_covariances_and_means() -> None:
     """Against E[Sigma], E[Sigma^-1] and the moments of the mean; false alarms as in contract.scores."""
     prior = full_prior(1)
-    law = prior.map(lambda leaf: leaf.expand(MANY, *leaf.shape[1:])).draw(generator(6))
+    distribution = prior.map(lambda leaf: leaf.expand(MANY, *leaf.shape[1:])).draw(generator(6))
     d, dof, scale = 3, float(prior.dof), prior.scale[0]
     i, j = torch.triu_indices(d, d)
-    covariance = law.factor @ law.factor.mT
+    covariance = distribution.factor @ distribution.factor.mT
     assert_scores(mean_scores(covariance[:, i, j], (scale / (dof - d - 1))[i, j]))
-    precision = law.whitener.mT @ law.whitener
+    precision = distribution.whitener.mT @ distribution.whitener
     assert_scores(mean_scores(precision[:, i, j], (dof * torch.linalg.inv(scale))[i, j]))
     expected = scale / (dof - d - 1) / float(prior.strength)
-    assert_scores(moment_scores(law.mean, prior.mean[0], expected))
-    assert bool((torch.triu(law.factor, 1) == 0).all())
+    assert_scores(moment_scores(distribution.mean, prior.mean[0], expected))
+    assert bool((torch.triu(distribution.factor, 1) == 0).all())
 
 
 def test_draws_of_variances() -> None:
     prior = diagonal_prior(1)
-    law = prior.map(lambda leaf: leaf.expand(MANY, *leaf.shape[1:])).draw(generator(7))
+    distribution = prior.map(lambda leaf: leaf.expand(MANY, *leaf.shape[1:])).draw(generator(7))
     dof, scale = float(prior.dof), prior.scale[0]
-    assert_scores(mean_scores(law.variance, scale / (dof - 2)))
-    assert_scores(mean_scores(1.0 / law.variance, dof / scale))
+    assert_scores(mean_scores(distribution.variance, scale / (dof - 2)))
+    assert_scores(mean_scores(1.0 / distribution.variance, dof / scale))
     assert_scores(
-        moment_scores(law.mean, prior.mean[0], torch.diag(scale / (dof - 2) / float(prior.strength)))
+        moment_scores(distribution.mean, prior.mean[0], torch.diag(scale / (dof - 2) / float(prior.strength)))
     )
 
 

@@ -14,8 +14,8 @@ from torch.testing import assert_close
 
 from boxloop.distributions import Bernoulli, Multinomial, Poisson, Sums, alternating_signs
 from boxloop.models import Mixture
+from contract.distribution_checks import near
 from contract.distributions import uniform
-from contract.law_checks import near
 
 K, D, N = 3, 6, 40
 
@@ -65,7 +65,7 @@ def test_float32_counts(name: str) -> None:
     near(model.expect(sparse(rows.float()), weight), high, rtol=1e-6)
 
 
-def test_unknown_counts_leave_the_law_of_the_known_words() -> None:
+def test_unknown_counts_leave_the_distribution_of_the_known_words() -> None:
     """Given their number, the words seen are multinomial in their own proportions; all outcomes sum to one."""
     family = families()["Multinomial"]
     seen, total = [0, 2, 5], 4
@@ -143,26 +143,28 @@ def test_a_floor_keeps_chances_from_one() -> None:
 def test_pieces_of_a_poisson_member_are_half_a_standard_deviation_away() -> None:
     """Along alternating signs of columns: four times a rate of 16 is 2 above or below it, and a rate of 0.01 no less
     than a tenth of itself."""
-    law = Poisson(torch.tensor([[16.0, 64.0, 0.01]]).double())
-    pieces = law.perturb(0, 3)
-    signs = alternating_signs(law.mean[0], 3)
-    assert_close(pieces[:, :2] - law.mean[:, :2], signs[:, :2] * torch.tensor([2.0, 4.0]).double())
+    distribution = Poisson(torch.tensor([[16.0, 64.0, 0.01]]).double())
+    pieces = distribution.perturb(0, 3)
+    signs = alternating_signs(distribution.mean[0], 3)
+    assert_close(pieces[:, :2] - distribution.mean[:, :2], signs[:, :2] * torch.tensor([2.0, 4.0]).double())
     assert float(pieces[:, 2].min()) == pytest.approx(0.001)
     assert len({tuple(piece.tolist()) for piece in pieces}) == 3
 
 
 def test_log_probabilities_near_one_keep_their_digits() -> None:
     """log(1 - 1e-12) from its own logarithm errs by 2e-5 of itself, and a document of 1e12 words by as many nats."""
-    law = Multinomial(torch.tensor([[1.0 - 3e-12, 1e-12, 2e-12]]).double())
-    assert float(law.log_probability[0, 0]) == pytest.approx(math.log1p(-3e-12), rel=1e-15)
-    assert_close(law.log_probability[:, 1:], law.probability[:, 1:].log(), rtol=0.0, atol=0.0)
+    distribution = Multinomial(torch.tensor([[1.0 - 3e-12, 1e-12, 2e-12]]).double())
+    assert float(distribution.log_probability[0, 0]) == pytest.approx(math.log1p(-3e-12), rel=1e-15)
+    assert_close(
+        distribution.log_probability[:, 1:], distribution.probability[:, 1:].log(), rtol=0.0, atol=0.0
+    )
 
 
 def test_one_long_document_does_not_smooth_the_others_away() -> None:
     """A pseudo-count is at most 1e-10 of a document's word, however long one document is."""
     words = torch.tensor([[1.0, 1e12, 0.0]]).double()
-    law = Multinomial(torch.full((1, 2), 0.5).double()).fit_statistics(Sums(words))
-    assert float(law.probability[0, 1]) == pytest.approx(1e-22, rel=1e-6)
+    distribution = Multinomial(torch.full((1, 2), 0.5).double()).fit_statistics(Sums(words))
+    assert float(distribution.probability[0, 1]) == pytest.approx(1e-22, rel=1e-6)
 
 
 def test_documents_of_very_many_words_are_drawn_count_by_count() -> None:

@@ -1,4 +1,4 @@
-"""Exponential families: identities of the log-partition, oracles from SciPy and torch, the link to the laws."""
+"""Exponential families: identities of the log-partition, oracles from SciPy and torch, links to distributions."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def column(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)[:, None]
 
 
-def torch_law(name: str, *arguments: Any) -> Any:
+def torch_distribution(name: str, *arguments: Any) -> Any:
     values = [torch.as_tensor(a, dtype=torch.float64) for a in arguments]
     return getattr(torch.distributions, name)(*values)
 
@@ -60,8 +60,8 @@ CASES = {
         {"probability": 0.6},
         column(0, 1, 1),
         lambda x: stats.bernoulli(0.3).logpmf(x[:, 0]),
-        torch_law("Bernoulli", 0.3),
-        torch_law("Bernoulli", 0.6),
+        torch_distribution("Bernoulli", 0.3),
+        torch_distribution("Bernoulli", 0.6),
     ),
     "poisson": Case(
         PoissonFamily(),
@@ -69,8 +69,8 @@ CASES = {
         {"rate": 1.5},
         column(0, 1, 4),
         lambda x: stats.poisson(2.5).logpmf(x[:, 0]),
-        torch_law("Poisson", 2.5),
-        torch_law("Poisson", 1.5),
+        torch_distribution("Poisson", 2.5),
+        torch_distribution("Poisson", 1.5),
     ),
     "waiting": Case(
         WaitingTimeFamily(),
@@ -78,8 +78,8 @@ CASES = {
         {"rate": 1.5},
         column(0.1, 1, 4),
         lambda x: stats.expon(scale=0.4).logpdf(x[:, 0]),
-        torch_law("Exponential", 2.5),
-        torch_law("Exponential", 1.5),
+        torch_distribution("Exponential", 2.5),
+        torch_distribution("Exponential", 1.5),
     ),
     "normal": Case(
         NormalFamily(),
@@ -87,8 +87,8 @@ CASES = {
         {"mean": -1.0, "variance": 0.5},
         column(-3, 1, 4),
         lambda x: stats.norm(1.5, 2.0**0.5).logpdf(x[:, 0]),
-        torch_law("Normal", 1.5, 2.0**0.5),
-        torch_law("Normal", -1.0, 0.5**0.5),
+        torch_distribution("Normal", 1.5, 2.0**0.5),
+        torch_distribution("Normal", -1.0, 0.5**0.5),
     ),
     "multivariate": Case(
         MultivariateNormalFamily(2),
@@ -96,8 +96,8 @@ CASES = {
         {"mean": [0.5, 1.0], "covariance": [[1.0, -0.2], [-0.2, 0.7]]},
         torch.tensor([[0.0, 1.0], [3.0, -2.0]], dtype=torch.float64),
         lambda x: stats.multivariate_normal([1.5, -1.0], COVARIANCE).logpdf(x),
-        torch_law("MultivariateNormal", [1.5, -1.0], COVARIANCE),
-        torch_law("MultivariateNormal", [0.5, 1.0], [[1.0, -0.2], [-0.2, 0.7]]),
+        torch_distribution("MultivariateNormal", [1.5, -1.0], COVARIANCE),
+        torch_distribution("MultivariateNormal", [0.5, 1.0], [[1.0, -0.2], [-0.2, 0.7]]),
     ),
     "multinomial": Case(
         MultinomialFamily(3, total=4),
@@ -112,8 +112,8 @@ CASES = {
         {"probability": [0.4, 0.4, 0.2]},
         torch.eye(3, dtype=torch.float64),
         lambda x: stats.multinomial(1, P).logpmf(x),
-        torch_law("Categorical", P),
-        torch_law("Categorical", [0.4, 0.4, 0.2]),
+        torch_distribution("Categorical", P),
+        torch_distribution("Categorical", [0.4, 0.4, 0.2]),
     ),
     "gamma": Case(
         GammaFamily(),
@@ -121,8 +121,8 @@ CASES = {
         {"shape": 0.7, "rate": 1.0},
         column(0.1, 1, 4),
         lambda x: stats.gamma(2.5, scale=1 / 3.0).logpdf(x[:, 0]),
-        torch_law("Gamma", 2.5, 3.0),
-        torch_law("Gamma", 0.7, 1.0),
+        torch_distribution("Gamma", 2.5, 3.0),
+        torch_distribution("Gamma", 0.7, 1.0),
     ),
 }
 every = pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
@@ -232,22 +232,22 @@ def test_weights_are_repetition() -> None:
 
 
 @pytest.mark.parametrize("name", ["bernoulli", "poisson", "normal", "multivariate", "multinomial"])
-def test_the_laws_are_the_same(name: str) -> None:
+def test_the_distributions_are_the_same(name: str) -> None:
     case = CASES[name]
     eta = case.family.to_natural(case.theta)
-    law = case.family.distribution(eta)
+    distribution = case.family.distribution(eta)
     kinds = (Bernoulli, Poisson, DiagonalGaussian, FullGaussian, Multinomial)
-    assert isinstance(law, kinds)
-    near(law.log_prob(case.rows)[0], case.family.log_prob(eta, case.rows))
-    near(case.family.from_distribution(law), eta)
+    assert isinstance(distribution, kinds)
+    near(distribution.log_prob(case.rows)[0], case.family.log_prob(eta, case.rows))
+    near(case.family.from_distribution(distribution), eta)
 
 
 @pytest.mark.parametrize("name", ["waiting", "gamma"])
-def test_families_without_a_law_say_so(name: str) -> None:
+def test_families_without_a_distribution_say_so(name: str) -> None:
     assert CASES[name].family.distribution(CASES[name].family.to_natural(CASES[name].theta)) is None
 
 
-def test_the_documents_partition_of_a_poisson_law_does_not_sum_to_one() -> None:
+def test_the_documents_partition_of_a_poisson_distribution_does_not_sum_to_one() -> None:
     x = torch.arange(80.0).double()[:, None]
     eta = PoissonFamily().to_natural({"rate": 2.5})
     slip = PoissonFamily().log_prob(eta, x) + 2.0 * 2.5  # B = -theta in place of B = theta
@@ -275,7 +275,7 @@ def test_rows_that_no_member_fits(family: ExponentialFamily, rows: Any, words: s
         family.fit(rows)
 
 
-def test_a_law_of_many_members_is_refused() -> None:
+def test_a_distribution_of_many_members_is_refused() -> None:
     with pytest.raises(ValueError, match="one member"):
         PoissonFamily().from_distribution(Poisson(torch.ones(2, 1).double()))
     with pytest.raises(ValueError, match="total 2"):

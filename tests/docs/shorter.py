@@ -1,4 +1,4 @@
-"""Pages that take seconds, made short: fewer rows, rounds and draws. The slow suite runs them as they are printed."""
+"""Pages that take seconds, made short: fewer rows, iterations and draws. The slow suite runs them as printed."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def test_every_script_has_a_page_with_its_picture(script: Path) -> None:
 
 @over([page for page in PAGES if page.stem not in LONG])
 def test_the_code_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reports try few of their candidates: how they fare with all is told elsewhere."""
+    """Reports try few of their candidates: other tests cover all of them."""
     monkeypatch.chdir(tmp_path)
     with few_candidates():
         run_blocks(page, shortened(page))
@@ -118,7 +118,7 @@ def test_a_broken_block_fails_with_its_line(tmp_path: Path) -> None:
         ("gap 0.501 of 9", "gap 0.50 of 9", True),
         ("gap 0.47 of 9", "gap 0.50 of 9", False),
         ("gap 0.50 of 8", "gap 0.50 of 9", False),
-        ("hole 0.50 of 9", "gap 0.50 of 9", False),
+        ("loss 0.50 of 9", "gap 0.50 of 9", False),
     ],
 )
 def test_printed_numbers_are_held_against_those_shown(printed: str, shown: str, same: bool) -> None:

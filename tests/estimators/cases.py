@@ -91,7 +91,7 @@ class Case:
 
     @property
     def bayesian(self) -> bool:
-        """Whether it fits a law over parameters: its objective is no likelihood, and it has no gradient engine."""
+        """Whether it fits a distribution over parameters: its objective is a bound, and it has no gradient engine."""
         return self.kind.__name__.startswith("Bayesian")
 
     @property
@@ -133,7 +133,7 @@ POSTERIORS = [
 
 
 LATER = {"gaussian-tied", "gaussian-spherical", "bayesian-tied", "bayesian-spherical"}
-"""Run with the slow tests: they differ from the others in their law alone, which has tests of its own."""
+"""Run with the slow tests: they differ from the others in their distribution alone, which has tests of its own."""
 
 
 def given(case: Case, *values: str) -> Any:
@@ -178,7 +178,7 @@ def assert_same(one: Any, other: Any, rtol: float = 1e-10, atol: float = 1e-12) 
         np.testing.assert_allclose(parameters(other)[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
-def told(estimator: Any, X: Any, **more: Any) -> tuple[Any, list[str]]:
+def fit_with_warnings(estimator: Any, X: Any, **more: Any) -> tuple[Any, list[str]]:
     """The estimator, fitted, and what it warned of."""
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")

@@ -100,13 +100,13 @@ CASES: dict[str, Callable[[Path], Found]] = {
 
 
 def checkpointed(folder: Path, rank: int) -> Found:
-    """Ctrl-C reaches process 1 alone, in the second round; then all go on. Who wrote?"""
+    """Ctrl-C reaches process 1 alone, in the second iteration; then all go on. Who wrote?"""
     path, plain, write = folder / "fit.boxloop", Trainer.__call__, CheckpointWriter.save
-    rounds, saves = [], []
+    iterations, saves = [], []
 
     def counted(self, state):
-        rounds.append(1)
-        if len(rounds) == 2 and rank == 1:
+        iterations.append(1)
+        if len(iterations) == 2 and rank == 1:
             os.kill(os.getpid(), signal.SIGINT)
         return plain(self, state)
 
@@ -123,8 +123,13 @@ def checkpointed(folder: Path, rank: int) -> Found:
         whole = autoencoder(checkpoint=path).fit(X)
     finally:
         Trainer.__call__, CheckpointWriter.save = plain, write
-    told = {"cut": cut.n_iter_, "interrupted": cut.interrupted_, "rounds": len(rounds), "saves": len(saves)}
-    return {**coded(whole), **told}
+    record = {
+        "cut": cut.n_iter_,
+        "interrupted": cut.interrupted_,
+        "iterations": len(iterations),
+        "saves": len(saves),
+    }
+    return {**coded(whole), **record}
 
 
 def shown(folder: Path, rank: int) -> Found:

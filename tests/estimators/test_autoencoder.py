@@ -152,11 +152,11 @@ def test_the_history_is_in_the_units_of_the_data():
         patch.setattr(engine, "hold_out", spied)
         fit = quick(max_iter=10, dtype="float64").fit(rows)
     found = fit.elbo(rows[held[0][0].numpy()], 200)
-    told = max(fit.history_["validation_elbo"])
+    history = max(fit.history_["validation_elbo"])
     spread = fit.model_.evidence_bound(torch.as_tensor(rows), generator(0), 1).value().std() / math.sqrt(
         30 * 16
     )
-    assert abs(found.elbo - told) < 4 * float(spread)
+    assert abs(found.elbo - history) < 4 * float(spread)
     moved = quick(max_iter=10, dtype="float64").fit(1e-3 * (rows - 50.0))
     change = np.subtract(moved.history_["elbo"], fit.history_["elbo"])
     np.testing.assert_allclose(change, 5 * math.log(1e3), rtol=1e-6)
@@ -164,16 +164,16 @@ def test_the_history_is_in_the_units_of_the_data():
 
 def test_early_stopping_keeps_the_best_pass():
     fit = quick(max_iter=200, patience=3, learning_rate=0.1, batch_size=16).fit(factors(100))
-    told = fit.history_["validation_loss"]
+    history = fit.history_["validation_loss"]
     assert fit.converged_
-    assert len(told) == fit.n_iter_ == int(np.argmin(told)) + 4
-    found = quick(max_iter=int(np.argmin(told)) + 1, learning_rate=0.1, batch_size=16).fit(factors(100))
+    assert len(history) == fit.n_iter_ == int(np.argmin(history)) + 4
+    found = quick(max_iter=int(np.argmin(history)) + 1, learning_rate=0.1, batch_size=16).fit(factors(100))
     assert all(
         torch.equal(a, b) for a, b in zip(fit.model_.trainable(), found.model_.trainable(), strict=True)
     )
 
 
-def test_running_out_of_passes_is_told():
+def test_running_out_of_passes_is_reported():
     with pytest.warns(Warning, match="max_iter=3 while the validation bound still rose"):
         fit = quick(patience=5).fit(factors(100))
     assert not fit.converged_
@@ -296,11 +296,11 @@ def test_the_bound_is_a_weighted_mean():
 
 def test_beta_weighs_the_divergence():
     rows = factors(200)
-    told = [
+    history = [
         quick(max_iter=30, learning_rate=0.02, beta=beta).fit(rows).history_["divergence"][-1]
         for beta in (0.1, 1.0, 10.0)
     ]
-    assert told[0] > told[1] > told[2]
+    assert history[0] > history[1] > history[2]
 
 
 def three(n: int, seed: int) -> np.ndarray:
@@ -312,7 +312,7 @@ def three(n: int, seed: int) -> np.ndarray:
 
 @pytest.mark.slow
 def test_a_penalty_that_begins_late_closes_the_moments_at_nearly_the_same_bound():
-    """Document 000, section 7, on three clusters, as medians over five seeds.
+    """Beaulac (2023), section 7, on three clusters, as medians over five seeds.
 
     In trials at alpha = 0.3 the second gap fell by 2.0 to 3.5 times for 0.005 to 0.03 nats, and 0.26 on one seed; a
     penalty of 0.3 all along left no code at all (divergence 0.01 to 0.08) and lost 0.55 to 0.78 nats.
@@ -363,20 +363,23 @@ def test_the_rule_of_the_choice():
 def test_alpha_may_be_a_schedule():
     fit = quick(alpha=Warming(0.4, 4), max_iter=4).fit(factors(100))
     assert fit.alpha_ == 0.4
-    told = fit.history_
-    first = (told["loss"][0] + told["elbo"][0]) / told["penalty"][0]
+    history = fit.history_
+    first = (history["loss"][0] + history["elbo"][0]) / history["penalty"][0]
     assert first == pytest.approx(0.1, rel=1e-4)  # one step a pass of 90 rows
-    assert (told["loss"][3] + told["elbo"][3]) / told["penalty"][3] == pytest.approx(0.4, rel=1e-4)
+    assert (history["loss"][3] + history["elbo"][3]) / history["penalty"][3] == pytest.approx(0.4, rel=1e-4)
     with pytest.raises(ValueError, match="must not be negative"):
         quick(alpha=lambda t: -1.0).fit(factors(50))
 
 
-def test_the_penalty_begins_late_unless_told():
+def test_the_penalty_begins_late_by_default():
     """Ten passes of one step: nothing for five, then rising over two."""
 
     def weights(**more):
-        told = quick(alpha=0.4, max_iter=10, batch_size=100, **more).fit(factors(100)).history_
-        found = [(loss + elbo) / gap for loss, elbo, gap in zip(told["loss"], told["elbo"], told["penalty"])]
+        history = quick(alpha=0.4, max_iter=10, batch_size=100, **more).fit(factors(100)).history_
+        found = [
+            (loss + elbo) / gap
+            for loss, elbo, gap in zip(history["loss"], history["elbo"], history["penalty"])
+        ]
         return np.round(found, 4).tolist()
 
     assert weights() == [0.0] * 5 + [0.2] + [0.4] * 4
@@ -438,7 +441,7 @@ def test_units_do_not_matter():
     )
 
 
-def test_codes_wider_than_rows_are_told():
+def test_codes_wider_than_rows_are_reported():
     with pytest.warns(FitWarning, match="n_components=6 is more than the 5 columns"):
         quick(6).fit(factors(50))
 

@@ -178,9 +178,9 @@ def test_chunks_are_the_whole(gone: float) -> None:
 def test_deviations_beside_those_of_gibbs_draws() -> None:
     """The posterior of covariances and noise by chains, whose prior is another; 1000 rows make that small.
 
-    The mean-field law treats factors and loadings as independent: its deviations are too small, of covariances by up to
-    a half here, and of noise by more where a factor explains most of a column. They must not be too large; those of
-    8000 draws err by a few per cent. The standard errors that are reported are those of the chains.
+    The mean-field distribution treats factors and loadings as independent: its deviations are too small, of covariances
+    by up to a half here, and of noise by more where a factor explains most of a column. They must not be too large;
+    those of 8000 draws err by a few per cent. The standard errors that are reported are those of the chains.
     """
     X = table(1000, 6, 1, seed=4)
     rows = torch.from_numpy((X - X.mean(0)) / X.std(0))
@@ -355,7 +355,7 @@ def test_a_stream_comes_close_to_the_fit_of_all_rows(gone: float) -> None:
         stream.model_.standard_deviations()["components"][:2]
         / whole.model_.standard_deviations()["components"][:2]
     )
-    assert 0.8 < ratio.min() < ratio.max() < 1.25  # the law is that of 4000 rows, not of a batch
+    assert 0.8 < ratio.min() < ratio.max() < 1.25  # the distribution is that of 4000 rows, not of a batch
     after = BayesianFactorAnalysis(4).fit(X[:2000]).partial_fit(X[2000:])
     assert after.score(X) > whole.score(X) - 0.01
 
@@ -426,9 +426,9 @@ def test_a_checkpoint_continues_bit_for_bit(gone: float, tmp_path: Path) -> None
     made = {"n_components": 4, "tol": 0.0}
     with pytest.warns(ConvergenceWarning):
         whole = BayesianFactorAnalysis(**made, max_iter=12).fit(X)
-    for rounds in (5, 12):
+    for iterations in (5, 12):
         with pytest.warns(ConvergenceWarning):
-            resumed = BayesianFactorAnalysis(**made, max_iter=rounds, checkpoint=str(path)).fit(X)
+            resumed = BayesianFactorAnalysis(**made, max_iter=iterations, checkpoint=str(path)).fit(X)
     assert resumed.lower_bounds_ == whole.lower_bounds_
     for (name, one), (_, two) in zip(whole.model_.leaves(), resumed.model_.leaves(), strict=True):
         assert torch.equal(one, two), name

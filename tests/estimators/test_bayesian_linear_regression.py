@@ -97,7 +97,7 @@ def test_units_do_not_matter_where_columns_are_standardised(diabetes: Any) -> No
     np.testing.assert_allclose(piped.predict(x), plain.predict(x), rtol=1e-9)
 
 
-def test_unlike_units_are_told_where_they_matter(diabetes: Any) -> None:
+def test_unlike_units_are_reported_where_they_matter(diabetes: Any) -> None:
     x, y = diabetes
     with pytest.warns(FitWarning, match="differ in size by a factor of"):
         found = BayesianLinearRegression().fit(x * np.logspace(0.0, 6.0, x.shape[1]), y)
@@ -203,13 +203,13 @@ def test_a_file_of_another_estimator(tmp_path: Path, diabetes: Any) -> None:
         BayesianLinearRegression.load(tmp_path / "fa.boxloop")
 
 
-def test_bad_input_is_told_by_name(diabetes: Any) -> None:
+def test_bad_input_is_reported_by_name(diabetes: Any) -> None:
     x, y = diabetes
-    hole = pd.DataFrame(x, columns=[f"c{j}" for j in range(x.shape[1])])
-    hole.loc[3, "c4"] = np.nan
+    missing = pd.DataFrame(x, columns=[f"c{j}" for j in range(x.shape[1])])
+    missing.loc[3, "c4"] = np.nan
     fit = BayesianLinearRegression()
     with pytest.raises(ValueError, match="'c4' has a missing value"):
-        fit.fit(hole, y)
+        fit.fit(missing, y)
     with pytest.raises(ValueError, match="Input y contains NaN"):
         fit.fit(x, np.where(np.arange(len(y)) == 5, np.nan, y))
     with pytest.raises(ValueError, match="inconsistent numbers of samples"):

@@ -1,4 +1,4 @@
-"""Bayesian mixtures as estimators: scikit-learn's rounds, pruning, mini-batches, files, summaries, bad priors."""
+"""Bayesian mixtures as estimators: scikit-learn's iterations, pruning, mini-batches, files, summaries, bad priors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from boxloop.distributions import (
 )
 from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture, root_gamma_moments
 from boxloop.models import VariationalMixture
-from estimators.cases import GAUSSIAN, assert_same, blobs, documents, told
+from estimators.cases import GAUSSIAN, assert_same, blobs, documents, fit_with_warnings
 from estimators.test_checkpoint import Killed, kill_after
 from models.variational_cases import bound, joints
 
@@ -63,13 +63,13 @@ def started(X: np.ndarray, share: np.ndarray, kind: str, weights: str) -> tuple[
         "spherical": lambda: SphericalNormalInverseGamma(mean, one, dof, spread.reshape(1, 1)),
     }[kind]()
     level = torch.tensor(peer.weight_concentration_prior_, dtype=torch.float64)
-    law = (
+    distribution = (
         StickBreaking.dirichlet_process(k, level)
         if weights == TYPES[0]
         else Dirichlet(level.expand(k).clone())
     )
     return peer, VariationalMixture.from_responsibilities(
-        MixturePrior(law, components), t(X), t(share).mT.contiguous()
+        MixturePrior(distribution, components), t(X), t(share).mT.contiguous()
     )
 
 
@@ -78,7 +78,7 @@ def responsibilities(n: int, k: int) -> np.ndarray:
 
 
 def test_full_covariances_are_scikit_learns() -> None:
-    """Round by round, from the same responsibilities; and the bounds rise by the same amounts."""
+    """Iteration by iteration, from the same responsibilities; and the bounds rise by the same amounts."""
     X = three(300)
     peer, model = started(X, responsibilities(300, 4), "full", TYPES[1])
     rows, weight = torch.from_numpy(X), torch.ones(300, dtype=torch.float64)
@@ -199,22 +199,24 @@ def test_units_weights_and_missing_values(kind: str) -> None:
     X = three(400)
     X[::11, 1] = np.nan
     one = BayesianGaussianMixture(4, covariance_type=kind, random_state=0, tol=1e-9, max_iter=500)
-    plain = told(one, X)[0]
+    plain = fit_with_warnings(one, X)[0]
     scale = 0.01 if kind == "spherical" else np.array([1e-3, 40.0])
-    moved = told(BayesianGaussianMixture(**plain.get_params()), 1e3 + scale * X)[0]
+    moved = fit_with_warnings(BayesianGaussianMixture(**plain.get_params()), 1e3 + scale * X)[0]
     np.testing.assert_allclose(moved.transform(1e3 + scale * X), plain.transform(X), atol=1e-5)
     seen = (~np.isnan(X)).sum(0)
     shift = (seen * np.log(scale)).sum() / len(X)
     assert moved.lower_bound_ == pytest.approx(plain.lower_bound_ - shift, abs=1e-6)
     times = np.arange(len(X)) % 3
-    weighted = told(BayesianGaussianMixture(**plain.get_params()), X, sample_weight=times)[0]
-    repeated = told(BayesianGaussianMixture(**plain.get_params()), np.repeat(X, times, axis=0))[0]
+    weighted = fit_with_warnings(BayesianGaussianMixture(**plain.get_params()), X, sample_weight=times)[0]
+    repeated = fit_with_warnings(BayesianGaussianMixture(**plain.get_params()), np.repeat(X, times, axis=0))[
+        0
+    ]
     assert_same(weighted, repeated, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", SOME)
 def test_mini_batches_reach_the_bound_of_all_rows(kind: str) -> None:
-    """Within a hundredth of a nat a row: a bound of p parameters and n rows wavers by about p / 2n, 0.01 here."""
+    """Within a hundredth of a nat per row: a bound of p parameters and n rows wavers by about p / 2n, 0.01 here."""
     X = three(1500)
     params: dict[str, Any] = {"n_components": 6, "covariance_type": kind, "random_state": 0}
     batch = BayesianGaussianMixture(**params, tol=1e-7, max_iter=500).fit(X)
@@ -229,7 +231,9 @@ def test_mini_batches_reach_the_bound_of_all_rows(kind: str) -> None:
     assert float(stream.model_.component_counts.sum()) == pytest.approx(1500.0)
     before = stream.standard_errors()["means"][stream.active_].max()
     stream.partial_fit(three(1500, seed=5))
-    assert stream.standard_errors()["means"][stream.active_].max() < before, "the law narrows as rows come"
+    assert stream.standard_errors()["means"][stream.active_].max() < before, (
+        "the distribution narrows as rows come"
+    )
 
 
 def test_a_folder_of_parquet_files(tmp_path: Path) -> None:
@@ -274,12 +278,12 @@ def test_killed_and_resumed(
 ) -> None:
     X = documents(200) if kind is BayesianMultinomialMixture else three(200)
     made = {"random_state": 0, "init_params": "kmeans", "batch_size": 40, **params, **options}
-    straight, _ = told(kind(4, **made), X)
+    straight, _ = fit_with_warnings(kind(4, **made), X)
     with monkeypatch.context() as patch:
         kill_after(8, patch)
         with pytest.raises(Killed):
             kind(4, checkpoint=tmp_path / "c", **made).fit(X)
-    resumed, _ = told(kind(4, checkpoint=tmp_path / "c", **made), X)
+    resumed, _ = fit_with_warnings(kind(4, checkpoint=tmp_path / "c", **made), X)
     assert_same(resumed, straight, rtol=0, atol=0)
     assert resumed.lower_bounds_ == straight.lower_bounds_
 
@@ -302,7 +306,7 @@ def test_warm_start_goes_on_and_refuses_another_shape() -> None:
 
 @pytest.mark.parametrize(("kind", "weights"), list(zip(GAUSSIAN, (*TYPES, *TYPES), strict=True)))
 def test_summary_is_that_of_draws(kind: str, weights: str) -> None:
-    """Quantiles of 4000 draws against the table; a quantile of a law wavers by 1.5 of its deviations / sqrt(4000)."""
+    """Quantiles of 4000 draws against the table; the standard error of a quantile is 1.5 sd / sqrt(4000)."""
     X = three(150)
     fitted = BayesianGaussianMixture(
         3, covariance_type=kind, weight_concentration_prior_type=weights, random_state=0
@@ -344,9 +348,9 @@ def test_documents() -> None:
     found = dense.probabilities_[dense.active_]
     gap = np.abs(found[:, None] - topics).sum(2).min(0)
     assert gap.max() < 0.1
-    holes = X.astype(float)
-    holes[rng.random(X.shape) < 0.1] = np.nan
-    assert BayesianMultinomialMixture(9, random_state=0).fit(holes).n_components_ == 3
+    missing = X.astype(float)
+    missing[rng.random(X.shape) < 0.1] = np.nan
+    assert BayesianMultinomialMixture(9, random_state=0).fit(missing).n_components_ == 3
     stream = BayesianMultinomialMixture(9, random_state=0)
     for start in range(0, 400, 100):
         stream.partial_fit(sparse.csr_array(X[start : start + 100]))
@@ -482,9 +486,9 @@ def test_moments_of_many_rows_keep_their_digits() -> None:
 
 
 def test_a_weight_beside_a_far_larger_one_has_a_range() -> None:
-    law = Dirichlet(torch.tensor([1e20, 1.0]).double())
+    distribution = Dirichlet(torch.tensor([1e20, 1.0]).double())
     fit = BayesianMultinomialMixture(2, random_state=0).fit(documents(50))
-    weights = replace(fit.model_.parameter_posterior, weights=law)
+    weights = replace(fit.model_.parameter_posterior, weights=distribution)
     fit.model_ = replace(fit.model_, parameter_posterior=weights)
     fit.active_ = np.array([True, True])
     low, high = fit.posterior_summary().loc[["weight[0]", "weight[1]"], ["low", "high"]].to_numpy().T

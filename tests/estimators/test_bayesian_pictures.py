@@ -1,4 +1,4 @@
-"""Pictures of mixtures with a law over parameters: the components in use, and no others."""
+"""Pictures of mixtures with a distribution over parameters: the components in use, and no others."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from boxloop.estimators import BayesianGaussianMixture, BayesianMultinomialMixture
 from estimators.cases import blobs, documents
 from estimators.expected_checks import expected_of
-from estimators.test_sklearn_extra import EXTRA, MIXED, TOLD
+from estimators.test_sklearn_extra import EXPECTED_WARNINGS, EXTRA, MIXED
 
-pytestmark = [pytest.mark.filterwarnings(told) for told in (*TOLD, *MIXED)]
+pytestmark = [pytest.mark.filterwarnings(expected) for expected in (*EXPECTED_WARNINGS, *MIXED)]
 
 # One start: the race of several is that of other mixtures, and of the slow test below.
 ESTIMATORS = [

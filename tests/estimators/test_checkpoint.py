@@ -1,4 +1,4 @@
-"""Checkpoints of a fit: killed after any round and started again, it ends where it would have ended, bit for bit."""
+"""Checkpoints of a fit: killed after any iteration and resumed, it ends where it would have ended, bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,17 @@ from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.estimators import checkpoints
 from boxloop.loop import Progress
 from boxloop.persist import CheckpointWriter, ModelFileError
-from estimators.cases import CASES, EVERYONE, Case, assert_same, blobs, everyone, over, paired, told
+from estimators.cases import (
+    CASES,
+    EVERYONE,
+    Case,
+    assert_same,
+    blobs,
+    everyone,
+    fit_with_warnings,
+    over,
+    paired,
+)
 
 ENGINES = {
     "em": {"max_iter": 40, "tol": 0.0},
@@ -28,8 +38,8 @@ class Killed(BaseException):
     """Stands for a process that is gone: nothing is written after it."""
 
 
-def kill_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checkpoints every third round; the process dies after ``rounds``."""
+def kill_after(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checkpoints every third iteration; the process dies after ``iterations``."""
 
     class Doomed(CheckpointWriter):
         dead = False
@@ -40,7 +50,7 @@ def kill_after(rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
         def __call__(self, progress: Progress[Any]) -> None:
             if self.dead:
                 return
-            if progress.iteration == rounds:
+            if progress.iteration == iterations:
                 self.dead = True
                 raise Killed
             super().__call__(progress)
@@ -54,18 +64,18 @@ def settings(case: Case, engine: str) -> dict[str, Any]:
 
 
 @paired(EVERYONE, "engine", ENGINES)
-@pytest.mark.parametrize("rounds", [pytest.param(2, marks=pytest.mark.slow), 8])
+@pytest.mark.parametrize("iterations", [pytest.param(2, marks=pytest.mark.slow), 8])
 def test_killed_and_resumed(
-    case: Case, engine: str, rounds: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: Case, engine: str, iterations: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X, options = case.rows(200, seed=61), settings(case, engine)
-    straight, _ = told(case.quick(**options), X)
+    straight, _ = fit_with_warnings(case.quick(**options), X)
     with monkeypatch.context() as patch:
-        kill_after(rounds, patch)
+        kill_after(iterations, patch)
         with pytest.raises(Killed):
             case.quick(checkpoint=tmp_path / "c", **options).fit(X)
-    assert (tmp_path / "c").exists() == (rounds > 3)
-    resumed, _ = told(case.quick(checkpoint=tmp_path / "c", **options), X)
+    assert (tmp_path / "c").exists() == (iterations > 3)
+    resumed, _ = fit_with_warnings(case.quick(checkpoint=tmp_path / "c", **options), X)
     assert_same(resumed, straight, rtol=0, atol=0)
     assert resumed.lower_bounds_ == straight.lower_bounds_
     assert resumed.n_iter_ == straight.n_iter_
@@ -74,7 +84,7 @@ def test_killed_and_resumed(
 @pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
 def test_newton_killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X = load_digits().data
-    X = X[:, X.std(0) > 0.5]  # too wide for a race of starts, which would leave few rounds
+    X = X[:, X.std(0) > 0.5]  # too wide for a race of starts, which would leave few iterations
     straight = FactorAnalysis(15).fit(X)
     assert straight.n_iter_ > 5
     with monkeypatch.context() as patch:
@@ -89,7 +99,7 @@ def test_newton_killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @everyone
 def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, options = case.rows(200, seed=62), settings(case, "em")
-    straight, _ = told(case.quick(**options), X)
+    straight, _ = fit_with_warnings(case.quick(**options), X)
 
     class Interrupted(CheckpointWriter):
         def __call__(self, progress: Progress[Any]) -> None:
@@ -99,13 +109,13 @@ def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: py
 
     with monkeypatch.context() as patch:
         patch.setattr(checkpoints, "CheckpointWriter", Interrupted)
-        cut, warned = told(case.quick(checkpoint=tmp_path / "c", **options), X)
+        cut, warned = fit_with_warnings(case.quick(checkpoint=tmp_path / "c", **options), X)
     assert cut.interrupted_
     assert not cut.converged_
     assert any("interrupted after iteration 5" in message for message in warned)
     assert cut.n_iter_ == 5
     assert np.isfinite(cut.score(X))
-    resumed, _ = told(case.quick(checkpoint=tmp_path / "c", **options), X)
+    resumed, _ = fit_with_warnings(case.quick(checkpoint=tmp_path / "c", **options), X)
     assert_same(resumed, straight, rtol=0, atol=0)
     assert not resumed.interrupted_
 
@@ -118,12 +128,12 @@ def test_missing_values_weights_and_names(
     rows[::9, 1] = np.nan
     X = pandas.DataFrame(rows, columns=[f"column {j}" for j in range(rows.shape[1])])
     options = settings(case, "em")
-    straight, _ = told(case.quick(**options), X, sample_weight=weight)
+    straight, _ = fit_with_warnings(case.quick(**options), X, sample_weight=weight)
     with monkeypatch.context() as patch:
         kill_after(8, patch)
         with pytest.raises(Killed):
             case.quick(checkpoint=tmp_path / "c", **options).fit(X, sample_weight=weight)
-    resumed, _ = told(case.quick(checkpoint=tmp_path / "c", **options), X, sample_weight=weight)
+    resumed, _ = fit_with_warnings(case.quick(checkpoint=tmp_path / "c", **options), X, sample_weight=weight)
     assert_same(resumed, straight, rtol=0, atol=0)
 
 
@@ -134,7 +144,9 @@ def test_a_finished_fit_is_not_done_again(
     X = case.rows(200, seed=64)
     options = {"checkpoint": tmp_path / "c", **({"solver": "em"} if case.name == "ppca" else {})}
     first = case.quick(**options).fit(X)
-    monkeypatch.setattr(type(first.model_), "solve", lambda self, statistics: pytest.fail("a round was run"))
+    monkeypatch.setattr(
+        type(first.model_), "solve", lambda self, statistics: pytest.fail("an iteration was run")
+    )
     again = case.quick(**options).fit(X)
     assert again.n_iter_ == first.n_iter_
     assert_same(again, first, rtol=0, atol=0)
@@ -143,9 +155,9 @@ def test_a_finished_fit_is_not_done_again(
 def test_a_longer_fit_goes_on(tmp_path: Path) -> None:
     X = blobs(300, gap=2.0)
     options = {"random_state": 0, "tol": 0.0, "accelerate": False}
-    told(GaussianMixture(3, max_iter=6, checkpoint=tmp_path / "c", **options), X)
-    longer, _ = told(GaussianMixture(3, max_iter=15, checkpoint=tmp_path / "c", **options), X)
-    straight, _ = told(GaussianMixture(3, max_iter=15, **options), X)
+    fit_with_warnings(GaussianMixture(3, max_iter=6, checkpoint=tmp_path / "c", **options), X)
+    longer, _ = fit_with_warnings(GaussianMixture(3, max_iter=15, checkpoint=tmp_path / "c", **options), X)
+    straight, _ = fit_with_warnings(GaussianMixture(3, max_iter=15, **options), X)
     assert longer.lower_bounds_ == straight.lower_bounds_
 
 
@@ -161,7 +173,7 @@ def test_a_longer_fit_goes_on(tmp_path: Path) -> None:
 )
 def test_another_fit_is_refused(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     options = {"n_components": 3, "random_state": 0, "checkpoint": tmp_path / "c"}
-    told(GaussianMixture(**options), blobs(300))
+    fit_with_warnings(GaussianMixture(**options), blobs(300))
     with pytest.raises(ModelFileError, match=message):
         GaussianMixture(**{**options, **change}).fit(blobs(300))
 

@@ -72,11 +72,11 @@ def test_mixture_gives_the_same_answer_from_the_same_start(kind: str, accelerate
 
 
 @kinds
-@pytest.mark.parametrize("rounds", [1, 2, 7])
+@pytest.mark.parametrize("iterations", [1, 2, 7])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_mixture_takes_the_same_steps(kind: str, rounds: int) -> None:
+def test_mixture_takes_the_same_steps(kind: str, iterations: int) -> None:
     X = standardised()
-    options = {"covariance_type": kind, "max_iter": rounds, "tol": 0.0, **start_of(X, kind)}
+    options = {"covariance_type": kind, "max_iter": iterations, "tol": 0.0, **start_of(X, kind)}
     theirs = mixture.GaussianMixture(3, reg_covar=0.0, **options).fit(X)
     ours = GaussianMixture(3, reg_covar=0.0, accelerate=False, **options).fit(X)
     for name in ("weights_", "means_", "covariances_", "precisions_", "precisions_cholesky_"):

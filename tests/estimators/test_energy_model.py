@@ -48,7 +48,7 @@ def grid() -> tuple[np.ndarray, float]:
     return line[:, None], line[1] - line[0]
 
 
-def test_a_good_fit_has_settled(fitted):
+def test_a_good_fit_has_converged(fitted):
     assert fitted.converged_
     assert fitted.events_ == []
 
@@ -96,7 +96,7 @@ def test_draws_are_of_the_fitted_density(fitted):
     assert len(np.unique(drawn)) > 0.99 * len(drawn)
 
 
-@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few rounds
+@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few iterations
 def test_units_do_not_matter():
     rows = hills(200, 0)
     one, other = small(max_iter=20).fit(rows), small(max_iter=20).fit(1e-6 * (rows - 7.0))
@@ -104,7 +104,7 @@ def test_units_do_not_matter():
     np.testing.assert_allclose(moved, one.score_samples(rows), rtol=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few rounds
+@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few iterations
 @pytest.mark.filterwarnings("ignore:a few nodes carry nearly all")  # of the fourth moment, by rounding
 def test_criticism_by_moments(fitted):
     rows = hills(500, 5)
@@ -146,7 +146,7 @@ def test_a_module_without_a_base(kernel):
     assert fit.n_parameters() == 3
 
 
-@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few rounds
+@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few iterations
 def test_a_diagonal_base_and_single_precision():
     fit = small(base="diag", dtype="float32", max_iter=20).fit(np.c_[hills(200, 0), hills(200, 1)])
     assert fit.model_.parameters[0].dtype == torch.float32
@@ -194,7 +194,7 @@ def interrupting(monkeypatch, when: int, what: type[BaseException]) -> None:
     monkeypatch.setattr(Trainer, "__call__", counted)
 
 
-@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few rounds
+@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few iterations
 def test_a_killed_fit_resumes_bit_for_bit(tmp_path):
     rows, path = hills(200, 0), tmp_path / "fit.boxloop"
     whole = small(max_iter=30).fit(rows)
@@ -307,7 +307,7 @@ def test_calls_that_make_no_sense(fitted):
         EnergyBasedModel().sample()
 
 
-@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few rounds
+@pytest.mark.filterwarnings("ignore:the log-likelihood per row would still rise")  # few iterations
 def test_seeds_decide():
     rows = hills(100, 0)
     one, two = (EnergyBasedModel(**TINY, random_state=3).fit(rows) for _ in range(2))
@@ -318,7 +318,7 @@ def test_seeds_decide():
 
 
 @pytest.mark.filterwarnings("ignore:.*has not converged")
-def test_few_weights_are_told():
+def test_few_weights_are_reported():
     """An energy of steep spikes that annealing in few chains cannot follow."""
 
     class Spikes(nn.Module):
@@ -346,11 +346,11 @@ def test_scikit_learn_check(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("rounds", [1, 10])
-def test_a_fit_that_has_hardly_begun_has_not_settled(rounds):
+@pytest.mark.parametrize("iterations", [1, 10])
+def test_a_fit_that_has_hardly_begun_has_not_converged(iterations):
     """At the start V is zero, and so is its mean over anything: the mean energies agree before anything is learned."""
     with pytest.warns(FitWarning, match="would still rise by about"):
-        fit = small(max_iter=rounds).fit(hills(800, 0))
+        fit = small(max_iter=iterations).fit(hills(800, 0))
     assert abs(fit.contrast_) < 0.05
     assert not fit.converged_
 

@@ -16,7 +16,7 @@ import boxloop
 from boxloop import FactorAnalysis, GaussianMixture
 from boxloop.average import Running
 from boxloop.persist import FileMixin, ModelFileError, get_model_file, save_tree
-from estimators.cases import EVERYONE, Case, assert_same, blobs, everyone, factors, told
+from estimators.cases import EVERYONE, Case, assert_same, blobs, everyone, factors, fit_with_warnings
 from estimators.public_cases import PUBLIC, Public
 
 READ = """
@@ -120,12 +120,12 @@ def test_parameters_that_are_not_plain_are_left_out(tmp_path: Path) -> None:
 
 
 def test_odd_facts_survive(tmp_path: Path) -> None:
-    estimator, _ = told(GaussianMixture(2, max_iter=0, random_state=0), blobs(100))
+    estimator, _ = fit_with_warnings(GaussianMixture(2, max_iter=0, random_state=0), blobs(100))
     assert estimator.lower_bound_ == -np.inf
     estimator.save(tmp_path / "m.boxloop")
     back = boxloop.load(tmp_path / "m.boxloop")
     assert (back.lower_bound_, back.n_iter_, back.converged_) == (-np.inf, 0, False)
-    flat, _ = told(FactorAnalysis(1), np.column_stack([factors(100), np.ones(100)]))
+    flat, _ = fit_with_warnings(FactorAnalysis(1), np.column_stack([factors(100), np.ones(100)]))
     flat.save(tmp_path / "flat.boxloop")
     assert boxloop.load(tmp_path / "flat.boxloop").events_ == flat.events_
 

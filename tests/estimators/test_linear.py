@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from boxloop import FactorAnalysis, ProbabilisticPCA
-from estimators.cases import Case, assert_same, factors, linear, told
+from estimators.cases import Case, assert_same, factors, fit_with_warnings, linear
 
 
 def two_factors(n: int = 800, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -87,8 +87,8 @@ def criterion(loadings: np.ndarray, gamma: float) -> float:
 @pytest.mark.parametrize("k", [2, 3])
 def test_rotation(rotation: str, gamma: float, k: int) -> None:
     X, _ = two_factors()
-    plain, _ = told(FactorAnalysis(k, tol=1e-9, max_iter=5000), X)
-    turned, _ = told(FactorAnalysis(k, tol=1e-9, max_iter=5000, rotation=rotation), X)
+    plain, _ = fit_with_warnings(FactorAnalysis(k, tol=1e-9, max_iter=5000), X)
+    turned, _ = fit_with_warnings(FactorAnalysis(k, tol=1e-9, max_iter=5000, rotation=rotation), X)
     np.testing.assert_allclose(turned.get_covariance(), plain.get_covariance(), rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(turned.communalities_, plain.communalities_, rtol=1e-9)
     np.testing.assert_allclose(turned.score(X), plain.score(X), rtol=1e-12)
@@ -194,7 +194,7 @@ def test_rows_from_scores(case: Case) -> None:
     np.testing.assert_allclose(back, estimator.mean_ + scores @ estimator.components_)
     assert ((X - back) ** 2).mean() < 0.5 * X.var()
     full = case.make(n_components=6, noise_floor=1e-10)
-    whole, _ = told(full, X)
+    whole, _ = fit_with_warnings(full, X)
     if case.kind is ProbabilisticPCA:
         np.testing.assert_allclose(whole.inverse_transform(whole.transform(X)), X, atol=1e-4)
 
@@ -207,7 +207,7 @@ def test_precision_is_the_inverse(case: Case) -> None:
 
 @linear
 def test_all_columns_are_factors_by_default(case: Case) -> None:
-    estimator, _ = told(case.kind(), factors(300))
+    estimator, _ = fit_with_warnings(case.kind(), factors(300))
     assert estimator.components_.shape == (5, 5)
     np.testing.assert_allclose(
         estimator.get_covariance(), np.cov(factors(300).T, bias=True), rtol=0.02, atol=0.02
@@ -238,7 +238,7 @@ def test_wide_tables(case: Case) -> None:
 def test_information_criteria_count_what_is_free(case: Case, k: int) -> None:
     """Loadings are free up to a rotation: k (k - 1) / 2 fewer than they are numbers."""
     X, _ = two_factors(300)
-    estimator, _ = told(case.make(n_components=k), X)
+    estimator, _ = fit_with_warnings(case.make(n_components=k), X)
     free = 6 + 6 * k - k * (k - 1) // 2 + (6 if case.kind is FactorAnalysis else 1)
     total = estimator.score_samples(X).sum()
     assert estimator.aic(X) == pytest.approx(2 * free - 2 * total)

@@ -12,9 +12,9 @@ from boxloop.data import fill_masked
 
 DRAWS = np.random.default_rng(0)
 ROWS = DRAWS.normal(size=(120, 3)) @ DRAWS.normal(size=(3, 3))
-HOLES = DRAWS.random((120, 3)) < 0.1
-HIDDEN = np.ma.array(np.where(HOLES, 1e6, ROWS), mask=HOLES)
-MISSING = np.where(HOLES, np.nan, ROWS)
+IS_MISSING = DRAWS.random((120, 3)) < 0.1
+HIDDEN = np.ma.array(np.where(IS_MISSING, 1e6, ROWS), mask=IS_MISSING)
+MISSING = np.where(IS_MISSING, np.nan, ROWS)
 
 TAKE = {
     "mixture": boxloop.GaussianMixture(2, random_state=0),
@@ -48,7 +48,7 @@ def test_where_nothing_may_be_missing_a_mask_is_refused(estimator: Any) -> None:
     with pytest.raises(ValueError, match=r"NaN|missing|not finite"):
         estimator.fit(HIDDEN, target)
     with pytest.raises(ValueError, match=r"NaN|missing|not finite"):
-        estimator.fit(ROWS, np.ma.array(target, mask=HOLES[:, 0]))
+        estimator.fit(ROWS, np.ma.array(target, mask=IS_MISSING[:, 0]))
 
 
 def test_whole_numbers_have_room_for_nan() -> None:

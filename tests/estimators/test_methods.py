@@ -12,7 +12,17 @@ from scipy import sparse
 from boxloop import GaussianMixture, MultinomialMixture
 from boxloop.data import open_source, write_table
 from boxloop.fit import STARTS
-from estimators.cases import EVERYONE, Case, assert_same, blobs, documents, everyone, over, paired, told
+from estimators.cases import (
+    EVERYONE,
+    Case,
+    assert_same,
+    blobs,
+    documents,
+    everyone,
+    fit_with_warnings,
+    over,
+    paired,
+)
 
 ENGINES = ("online", "gradient")
 
@@ -43,7 +53,7 @@ def test_other_engines_come_close_to_em(case: Case, method: str) -> None:
     """Within 0.01 of EM's mean log-likelihood; the start is worse by much more."""
     X = case.rows(1000, seed=41)
     em = worsened(case, X, tol=1e-7, max_iter=2000).fit(X)
-    start, _ = told(worsened(case, X, max_iter=0), X)
+    start, _ = fit_with_warnings(worsened(case, X, max_iter=0), X)
     found = worsened(case, X, method=method, max_iter=40).fit(X)
     assert start.score(X) < em.score(X) - 0.1
     assert found.score(X) > em.score(X) - 0.01
@@ -63,7 +73,7 @@ def test_rows_in_order_are_shuffled(case: Case, method: str) -> None:
 
 @paired(EVERYONE, "method", ENGINES)
 def test_weights_and_missing_values_in_mini_batches(case: Case, method: str) -> None:
-    """A third of the rows without weight, in one piece, and holes in the others."""
+    """A third of the rows without weight, in one piece, and missing values in the others."""
     X = case.rows(600, seed=43)
     weight = np.r_[np.ones(200), np.zeros(200), np.full(200, 2.0)]
     X[np.random.default_rng(0).random(X.shape) < 0.05] = np.nan
@@ -119,10 +129,10 @@ def test_plain_em_reaches_the_same_maximum(case: Case) -> None:
 @everyone
 def test_warm_start_goes_on(case: Case) -> None:
     X = case.rows(500, seed=46)
-    estimator, _ = told(worsened(case, X, max_iter=2, tol=0.0, accelerate=False), X)
+    estimator, _ = fit_with_warnings(worsened(case, X, max_iter=2, tol=0.0, accelerate=False), X)
     first = estimator.lower_bounds_
-    told(estimator.set_params(max_iter=3), X)
-    straight, _ = told(worsened(case, X, max_iter=5, tol=0.0, accelerate=False), X)
+    fit_with_warnings(estimator.set_params(max_iter=3), X)
+    straight, _ = fit_with_warnings(worsened(case, X, max_iter=5, tol=0.0, accelerate=False), X)
     np.testing.assert_allclose([*first, *estimator.lower_bounds_], straight.lower_bounds_, rtol=1e-9)
     assert_same(estimator, straight, rtol=1e-6, atol=1e-8)
 
@@ -196,6 +206,6 @@ def test_no_kind_of_start_is_better_than_the_race(case: Case) -> None:
     X = case.rows(300, seed=53)
     best = case.make(max_iter=300).fit(X).score(X)
     for start in STARTS:
-        fitted, _ = told(case.make(init_params=start, max_iter=300), X)
+        fitted, _ = fit_with_warnings(case.make(init_params=start, max_iter=300), X)
         assert fitted.model_.is_finite()
         assert best > fitted.score(X) - 1e-3, start

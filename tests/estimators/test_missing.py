@@ -36,7 +36,7 @@ def brute_force(estimator: Any, row: np.ndarray) -> float:
     if isinstance(estimator, FactorAnalysis | ProbabilisticPCA):
         covariance = estimator.get_covariance()[np.ix_(o, o)]
         return float(stats.multivariate_normal(estimator.mean_[o], covariance).logpdf(x))
-    laws = {
+    distributions = {
         GaussianMixture: lambda k: gaussian(estimator, k, x, o),
         PoissonMixture: lambda k: stats.poisson(estimator.means_[k, o]).logpmf(x).sum(),
         BernoulliMixture: lambda k: stats.bernoulli(estimator.means_[k, o]).logpmf(x).sum(),
@@ -44,7 +44,7 @@ def brute_force(estimator: Any, row: np.ndarray) -> float:
         BayesianGaussianMixture: lambda k: student(estimator, k, x, o),
         BayesianMultinomialMixture: lambda k: urn(estimator.word_concentration_[k, o], x),
     }
-    members = [laws[type(estimator)](k) for k in range(len(estimator.weights_))]
+    members = [distributions[type(estimator)](k) for k in range(len(estimator.weights_))]
     return float(logsumexp(members, b=estimator.weights_))
 
 
@@ -61,7 +61,7 @@ def gaussian(estimator: Any, k: int, x: np.ndarray, o: np.ndarray) -> float:
 
 
 def student(estimator: Any, k: int, x: np.ndarray, o: np.ndarray) -> float:
-    """The posterior predictive of one component: Student's law with the scale (1 + 1/kappa) Psi / degrees."""
+    """The posterior predictive of one component: Student's t distribution with scale (1 + 1/kappa) Psi / degrees."""
     d, kind, kappa = len(o), estimator.covariance_type, estimator.mean_precision_[k]
     c = estimator.covariances_ if kind == "tied" else estimator.covariances_[k]
     dof = estimator.degrees_of_freedom_ if kind == "tied" else estimator.degrees_of_freedom_[k]
@@ -83,12 +83,12 @@ def words(chance: np.ndarray, x: np.ndarray) -> float:
     return float(stats.multinomial(x.sum(), chance / chance.sum()).logpmf(x))
 
 
-def holed(X: np.ndarray, seed: int, share: float = 0.3) -> np.ndarray:
+def with_missing(X: np.ndarray, seed: int, share: float = 0.3) -> np.ndarray:
     """A copy with values missing completely at random, at least one left in each row."""
     rng = np.random.default_rng(seed)
-    holes = rng.random(X.shape) < share
-    holes[np.arange(len(X)), rng.integers(X.shape[1], size=len(X))] = False
-    return np.where(holes, np.nan, X)
+    missing = rng.random(X.shape) < share
+    missing[np.arange(len(X)), rng.integers(X.shape[1], size=len(X))] = False
+    return np.where(missing, np.nan, X)
 
 
 def censored(X: np.ndarray, seed: int) -> np.ndarray:
@@ -103,7 +103,7 @@ def censored(X: np.ndarray, seed: int) -> np.ndarray:
 
 @over([*CASES, *POSTERIORS, *(case for case in BAYESIAN if case.counting)])
 def test_likelihood_by_brute_force(case: Case) -> None:
-    X = holed(case.rows(60), seed=1)
+    X = with_missing(case.rows(60), seed=1)
     estimator = case.quick().fit(X)
     np.testing.assert_allclose(
         estimator.score_samples(X), [brute_force(estimator, row) for row in X], rtol=1e-9
@@ -113,7 +113,7 @@ def test_likelihood_by_brute_force(case: Case) -> None:
 @every
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_the_objective_is_that_likelihood(case: Case) -> None:
-    X = holed(case.rows(60), seed=2)
+    X = with_missing(case.rows(60), seed=2)
     estimator = case.quick(max_iter=3, tol=0.0, accelerate=False).fit(X)
     twice = case.quick(max_iter=2, tol=0.0, accelerate=False).fit(X)
     wanted = np.mean([brute_force(twice, row) for row in X])
@@ -123,7 +123,7 @@ def test_the_objective_is_that_likelihood(case: Case) -> None:
 
 
 @over([*(case for case in CASES if not case.counting), *POSTERIORS])
-def test_posterior_of_a_row_with_holes_is_that_of_fewer_columns(case: Case) -> None:
+def test_posterior_of_a_row_with_missing_values_is_that_of_fewer_columns(case: Case) -> None:
     X = case.rows(100)
     estimator = case.quick().fit(X)
     part = X.copy()
@@ -172,7 +172,7 @@ def drawn(case: Case, n: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 @every
 def test_rows_missing_completely_at_random(case: Case) -> None:
     X, truth = drawn(case, 2000)
-    X = holed(X, seed=7, share=0.2)
+    X = with_missing(X, seed=7, share=0.2)
     z = z_scores(case, case.quick(tol=1e-9, max_iter=5000).fit(X), X, truth)
     assert np.isfinite(z).all()
     assert abs(z).max() < LIMIT
@@ -180,9 +180,9 @@ def test_rows_missing_completely_at_random(case: Case) -> None:
 
 @over([case for case in CASES if case.kind is not MultinomialMixture])
 def test_rows_missing_at_random_are_no_bias(case: Case) -> None:
-    """Ours finds the truth; a fit to the rows without holes does not.
+    """Ours finds the truth; a fit to the rows without missing values does not.
 
-    Documents are left out: theirs is the law of the words seen given how many these are, which is right only when
+    Documents are left out: theirs is the distribution of the words seen given their number, which is right only when
     words are missing completely at random.
     """
     X, truth = drawn(case, 3000)
@@ -197,7 +197,7 @@ def test_rows_missing_at_random_are_no_bias(case: Case) -> None:
 
 
 @over(POSTERIORS)
-@pytest.mark.parametrize("gaps", [holed, censored])
+@pytest.mark.parametrize("gaps", [with_missing, censored])
 def test_posterior_means_are_those_of_maximum_likelihood(
     case: Case, gaps: Callable[[np.ndarray, int], np.ndarray]
 ) -> None:
@@ -222,7 +222,7 @@ def test_posterior_means_are_those_of_maximum_likelihood(
 def test_one_round_with_many_patterns_by_the_textbook(kind: str) -> None:
     """Rows filled in with their conditional means, plus conditional covariances (Little and Rubin, chapter 11)."""
     rng = np.random.default_rng(8)
-    X = holed(rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6)), seed=9, share=0.4)
+    X = with_missing(rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6)), seed=9, share=0.4)
     mean, root = rng.normal(size=6), rng.normal(size=(6, 12))
     covariance = root @ root.T / 12
     filled, second = X.copy(), np.zeros((6, 6))

@@ -253,7 +253,7 @@ def test_a_few_rows_that_are_all_right_do_not_freeze_the_temperature() -> None:
     assert find_best_temperature(many, np.ones(1), labels)[0][0] == pytest.approx(3.0, rel=0.15)
 
 
-def test_a_law_without_spread_keeps_its_scale() -> None:
+def test_a_distribution_without_spread_keeps_its_scale() -> None:
     assert NetworkRegressor(**QUICK, method="swa").fit(*curve()).scale_ == pytest.approx(1.0, rel=1e-6)
     assert NetworkClassifier(**QUICK, method="swa").fit(*circles()).scale_ == pytest.approx(1.0, rel=1e-6)
 
@@ -279,7 +279,7 @@ def test_outputs_without_spread_are_predicted_as_they_are() -> None:
         NetworkRegressor(**QUICK).fit(x, np.stack([x[:, 0], 1e-170 * x[:, 1]], 1))
 
 
-def test_too_few_rows_to_hold_out_are_told() -> None:
+def test_too_few_rows_to_hold_out_are_reported() -> None:
     x, y = curve(20)
     with pytest.warns(FitWarning, match="no rows are held out: .* the noise is estimated on training rows"):
         fit = NetworkRegressor(**QUICK).fit(x, y)
@@ -317,7 +317,7 @@ def test_what_makes_no_sense_is_refused_before_any_training(
         NetworkRegressor(**{**QUICK, **given}).fit(*curve())
 
 
-def test_one_draw_of_a_law_without_spread_is_enough() -> None:
+def test_one_draw_of_a_distribution_without_spread_is_enough() -> None:
     assert NetworkRegressor(**QUICK, method="swa", n_draws=1).fit(*curve()).predict(curve()[0]).shape == (
         200,
     )
@@ -448,6 +448,6 @@ def test_as_good_as_the_networks_of_scikit_learn() -> None:
 
 
 def test_warnings_of_the_weights_point_at_the_line_of_the_fit() -> None:
-    with pytest.warns(WeightWarning, match="FactorEM has rank 30") as told:
+    with pytest.warns(WeightWarning, match="FactorEM has rank 30") as record:
         NetworkRegressor(**{**QUICK, "collect": 1, "rank": 30}).fit(*curve())
-    assert {one.filename for one in told} == {__file__}
+    assert {one.filename for one in record} == {__file__}

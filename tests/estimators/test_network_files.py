@@ -109,7 +109,7 @@ def test_own_modules_are_given_again(tmp_path: Path) -> None:
         np.testing.assert_array_equal(again.predict(x), fit.predict(x))
 
 
-def test_a_file_of_another_is_told(tmp_path: Path) -> None:
+def test_a_file_of_another_is_reported(tmp_path: Path) -> None:
     x, y = rows()
     NetworkRegressor(**QUICK).fit(x, y).save(tmp_path / "net")
     with pytest.raises(

@@ -9,10 +9,20 @@ import numpy as np
 import pytest
 
 from boxloop import BernoulliMixture, FactorAnalysis, GaussianMixture, MultinomialMixture
-from estimators.cases import EVERYONE, Case, blobs, documents, everyone, factors, linear, paired, told
+from estimators.cases import (
+    EVERYONE,
+    Case,
+    blobs,
+    documents,
+    everyone,
+    factors,
+    fit_with_warnings,
+    linear,
+    paired,
+)
 
 
-def _holed(X: np.ndarray) -> np.ndarray:
+def _mostly_missing(X: np.ndarray) -> np.ndarray:
     return np.where(np.random.default_rng(0).random(X.shape) < 0.6, np.nan, X)
 
 
@@ -43,7 +53,7 @@ TABLES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "tiny values": lambda X: X * 1e-150,
     "more columns than rows": lambda X: np.repeat(X[:10], 6, axis=1) + np.arange(6 * X.shape[1]) % 7,
     "a column seen once": lambda X: _with(X, (slice(1, None), 1), np.nan),
-    "mostly holes": _holed,
+    "mostly missing": _mostly_missing,
 }
 
 
@@ -60,21 +70,21 @@ def assert_finite(estimator: Any, X: np.ndarray) -> None:
 def test_fit(case: Case, table: str, dtype: str) -> None:
     X = shaped(case, table)
     start = {"init_params": "kmeans"} if case.mixing else {}
-    assert_finite(told(case.make(dtype=dtype, **start), X)[0], X)
+    assert_finite(fit_with_warnings(case.make(dtype=dtype, **start), X)[0], X)
 
 
 @paired(EVERYONE, "method", ["online", "gradient"])
 @pytest.mark.parametrize(
-    "table", ["one column", "nothing but zeros", "more columns than rows", "mostly holes"]
+    "table", ["one column", "nothing but zeros", "more columns than rows", "mostly missing"]
 )
 def test_other_engines(case: Case, table: str, method: str) -> None:
     X = shaped(case, table)
     start = {"init_params": "kmeans"} if case.mixing else {}
-    assert_finite(told(case.make(method=method, max_iter=2, **start), X)[0], X)
+    assert_finite(fit_with_warnings(case.make(method=method, max_iter=2, **start), X)[0], X)
 
 
 @everyone
-@pytest.mark.parametrize("table", ["an outlier", "nothing but zeros", "some rows of zeros", "mostly holes"])
+@pytest.mark.parametrize("table", ["an outlier", "nothing but zeros", "some rows of zeros", "mostly missing"])
 @pytest.mark.filterwarnings("ignore::boxloop.FitWarning")
 def test_stream(case: Case, table: str) -> None:
     X = shaped(case, table)
@@ -99,8 +109,8 @@ def test_a_stream_waits_for_a_column_that_is_not_yet_seen() -> None:
 @linear
 def test_rounding_in_single_precision_is_no_bad_covariance(case: Case) -> None:
     X = np.repeat(factors(5), 10, axis=0)
-    one, _ = told(case.make(), X)
-    other, _ = told(case.make(dtype="float32"), X)
+    one, _ = fit_with_warnings(case.make(), X)
+    other, _ = fit_with_warnings(case.make(dtype="float32"), X)
     np.testing.assert_allclose(other.get_covariance(), one.get_covariance(), atol=1e-3)
 
 
@@ -108,7 +118,7 @@ def test_precisions_of_a_nearly_singular_component() -> None:
     """Straight from the factor of the covariance, not by way of the covariance, which rounding makes singular."""
     X = blobs(300)
     X[:, 2] = X[:, 0] + 1e-7 * X[:, 2]
-    estimator, _ = told(GaussianMixture(1, reg_covar=1e-15), X)
+    estimator, _ = fit_with_warnings(GaussianMixture(1, reg_covar=1e-15), X)
     identity = (
         estimator.precisions_cholesky_[0].T @ estimator.covariances_[0] @ estimator.precisions_cholesky_[0]
     )
@@ -117,7 +127,7 @@ def test_precisions_of_a_nearly_singular_component() -> None:
 
 def test_one_word() -> None:
     estimator = MultinomialMixture(2, random_state=0, method="gradient", max_iter=2)
-    fitted, _ = told(estimator, documents(30)[:, :1])
+    fitted, _ = fit_with_warnings(estimator, documents(30)[:, :1])
     np.testing.assert_array_equal(fitted.probabilities_, 1.0)
 
 

@@ -64,7 +64,7 @@ def test_a_checkpoint_is_written_by_one_process_and_continued_by_all(ranks: list
         mine = part(found, "checkpoint")
         assert bool(mine["interrupted"])
         assert int(mine["cut"]) == 1
-        assert int(mine["rounds"]) == 5  # that of Ctrl-C is done again
+        assert int(mine["iterations"]) == 5  # that of Ctrl-C is done again
         same(mine, one)
     assert [int(part(found, "checkpoint")["saves"]) for found in ranks] == [2, 0, 0]
 

@@ -178,20 +178,20 @@ def test_groups_of_one_row_among_others():
     assert len(fit.groups_) >= 50
 
 
-def test_no_variance_between_groups_is_told():
+def test_no_variance_between_groups_is_reported():
     rng = np.random.default_rng(3)
     X, groups = rng.normal(size=(400, 1)), np.repeat(np.arange(40), 10)
     y = np.round(np.exp(0.5 * X[:, 0] + 1.0))  # less variation than chance has: the maximum is at zero
-    with pytest.warns(boxloop.FitWarning, match="is within one standard error of zero") as told:
+    with pytest.warns(boxloop.FitWarning, match="is within one standard error of zero") as record:
         fit = quick("poisson", precision=0.5).fit(X, y, groups)  # near zero, precision takes many draws
-    assert len(told) >= 1
+    assert len(record) >= 1
     assert fit.covariance_[0, 0] < 0.05
     assert any("variance of the intercept" in event for event in fit.events_)
 
 
 @every_kind
-@pytest.mark.parametrize("rounds", [2, 8])
-def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
+@pytest.mark.parametrize("iterations", [2, 8])
+def test_killed_and_resumed(kind, iterations, tmp_path: Path, monkeypatch):
     class Killed(BaseException):
         pass
 
@@ -200,7 +200,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
             super().__init__(path, fingerprint, every=3, seconds=None)
 
         def __call__(self, progress):
-            if progress.iteration == rounds:
+            if progress.iteration == iterations:
                 raise Killed
             super().__call__(progress)
 
@@ -210,7 +210,7 @@ def test_killed_and_resumed(kind, rounds, tmp_path: Path, monkeypatch):
         patch.setattr(random_effects, "CheckpointWriter", Doomed)
         with pytest.raises(Killed):
             quick(kind, max_iter=12, checkpoint=tmp_path / "c").fit(X, y, groups)
-    assert (tmp_path / "c").exists() == (rounds > 3)
+    assert (tmp_path / "c").exists() == (iterations > 3)
     resumed = quick(kind, max_iter=12, checkpoint=tmp_path / "c").fit(X, y, groups)
     np.testing.assert_array_equal(resumed.coef_, straight.coef_)
     np.testing.assert_array_equal(resumed.covariance_, straight.covariance_)

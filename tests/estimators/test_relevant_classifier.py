@@ -187,7 +187,7 @@ def test_the_projection_is_the_nearest_probability() -> None:
         ).all()
 
 
-def test_the_temperature_is_that_of_the_law_of_the_labels() -> None:
+def test_the_temperature_is_that_of_the_distribution_of_the_labels() -> None:
     """Labels drawn at T = 0.3: the estimate is within 4 standard errors, false alarm 6e-5."""
     rng = np.random.default_rng(1)
     z = rng.normal(size=(20_000, 4))
@@ -296,7 +296,7 @@ def test_frames_sources_and_model_selection() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_passes_that_did_not_settle_are_told() -> None:
+def test_passes_that_did_not_converge_are_reported() -> None:
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         RelevantClassifier(**{**NETWORK, "max_iter": 2, "patience": 5}).fit(*rings(600, 0))
 

@@ -142,7 +142,9 @@ def test_a_file_is_diagnosed_on_rows_that_are_given(fitted: RelevantFeatures, tm
         back.significance()
 
 
-def test_files_are_told_by_the_name_of_their_estimator(fitted: RelevantFeatures, tmp_path: Path) -> None:
+def test_files_are_recognised_by_the_name_of_their_estimator(
+    fitted: RelevantFeatures, tmp_path: Path
+) -> None:
     X, _ = tables()
     views, drawn = tmp_path / "views.boxloop", tmp_path / "generator.boxloop"
     fitted.save(views)
@@ -232,7 +234,7 @@ def test_lags_are_whole() -> None:
         TimeShift(1.5)  # type: ignore[arg-type]
 
 
-def test_a_module_for_other_columns_is_told() -> None:
+def test_a_module_for_other_columns_is_reported() -> None:
     with pytest.raises(ValueError, match="Linear does not take rows of 3 columns"):
         RelevantFeatures(2, x_features=torch.nn.Linear(4, 2), y_features="linear").fit(*tables())
 
@@ -273,7 +275,7 @@ def test_parameters_of_a_search_can_be_saved(tmp_path: Path) -> None:
     np.testing.assert_array_equal(back.predict_proba(X), sort.predict_proba(X))
 
 
-def test_labels_that_are_missing_are_told_whatever_says_so() -> None:
+def test_labels_that_are_missing_are_reported_whatever_says_so() -> None:
     X, _ = tables(6)
     for gone in (None, float("nan"), pd.NA):
         with pytest.raises(ValueError, match="Y has a missing value in row 1"):
@@ -297,7 +299,7 @@ def test_a_column_of_labels_has_a_name_and_forgets_those_before_it() -> None:
     assert "feature_names_in_" not in vars(fit.fit(labels, Y))
 
 
-def test_relations_that_few_rows_force_are_told_as_such() -> None:
+def test_relations_that_few_rows_force_are_reported_as_such() -> None:
     X, Y = tables()
     forced = warned(RelevantFeatures(2, **LINEAR), X[:5], Y[:5])
     assert "5 rows for 5 features of both views: any rows are then related perfectly" in forced

@@ -77,7 +77,7 @@ def test_linear_generator_of_all_linear_variables_is_principal_components() -> N
     assert best - 1e-9 <= -fit.score(X) < 1.01 * best
 
 
-def test_gaussian_law_of_codes_is_refused_and_a_mixture_comes_nearer(
+def test_gaussian_distribution_of_codes_is_refused_and_a_mixture_comes_nearer(
     fitted: RelevantGenerator, bent: Any
 ) -> None:
     mixed = RelevantGenerator(2, **QUICK, features=bent, prior="mixture", prior_components=8).fit(arc())
@@ -234,7 +234,7 @@ class generator_seed:
         torch.random.set_rng_state(self.state)
 
 
-def test_training_that_has_not_settled_is_said() -> None:
+def test_training_that_has_not_converged_is_reported() -> None:
     with pytest.warns(ConvergenceWarning, match="max_iter=2"):
         RelevantGenerator(1, **{**QUICK, "max_iter": 2, "patience": 5}, features=linear_features(3)).fit(
             arc(200)

@@ -12,10 +12,10 @@ from sklearn.utils import estimator_checks as checks
 
 from estimators.cases import Case, every, mixtures
 
-TOLD = ("ignore::boxloop.FitWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
+EXPECTED_WARNINGS = ("ignore::boxloop.FitWarning", "ignore::sklearn.exceptions.ConvergenceWarning")
 # The checks of set_output mix frames and arrays, whoever is tested.
 MIXED = ("ignore:X does not have valid feature names", "ignore:X has feature names")
-pytestmark = [pytest.mark.filterwarnings(told) for told in (*TOLD, *MIXED)]
+pytestmark = [pytest.mark.filterwarnings(expected) for expected in (*EXPECTED_WARNINGS, *MIXED)]
 
 EXTRA = [
     checks.check_all_zero_sample_weights_error,

@@ -1,7 +1,7 @@
 """Standard errors against closed forms and against the spread of estimates over many data sets.
 
 The simulations draw R = 200 or 100 data sets and look at z = (estimate - truth) / error of every parameter. The mean
-of z^2 over R is 1 with a standard error of sqrt(2 / R), and its law has a longer right tail than a normal one: a limit
+of z^2 over R is 1 with a standard error of sqrt(2 / R), and a longer right tail than a normal distribution: a limit
 of 5 such errors makes at most 1e-5 false alarms a parameter (chi-squared with 100 degrees of freedom above 171), and
 about 60 parameters 6e-4 a run. Seeds are fixed.
 """
@@ -35,9 +35,9 @@ from estimators.cases import (
     documents,
     every,
     factors,
+    fit_with_warnings,
     over,
     parameters,
-    told,
 )
 
 
@@ -67,7 +67,7 @@ def test_one_spherical_gaussian_that_is_one() -> None:
     np.testing.assert_allclose(errors["covariances"], np.sqrt(2 / (400 * 3)), rtol=1e-6)
 
 
-def test_one_law_of_counts() -> None:
+def test_one_distribution_of_counts() -> None:
     X = counts(300)
     errors = PoissonMixture(1).fit(X).standard_errors(X)
     np.testing.assert_allclose(errors["means"][0], np.sqrt(X.mean(0) / 300), rtol=1e-6)
@@ -118,7 +118,7 @@ def test_more_rows_are_smaller_errors(case: Case) -> None:
 
 
 @over(BAYESIAN)
-def test_more_rows_are_a_narrower_law(case: Case) -> None:
+def test_more_rows_are_a_narrower_distribution(case: Case) -> None:
     """Half as wide with four times the rows, but for a prior that is worth two rows or so of hundreds."""
     X = case.rows(300)
     once, many = (
@@ -213,21 +213,21 @@ def test_two_factors_over_many_data_sets() -> None:
 
 def test_what_is_not_identified_is_nan() -> None:
     X = factors(300)
-    estimator, _ = told(FactorAnalysis(3, tol=1e-10, max_iter=5000), X)
+    estimator, _ = fit_with_warnings(FactorAnalysis(3, tol=1e-10, max_iter=5000), X)
     errors = estimator.standard_errors(X)  # 17 parameters of 15 second moments
     assert np.isnan(errors["components"]).all()
     assert np.isfinite(errors["mean"]).all()
     one_kind = np.full((50, 2), 4.0)
-    twins, _ = told(PoissonMixture(2, random_state=0), one_kind)
+    twins, _ = fit_with_warnings(PoissonMixture(2, random_state=0), one_kind)
     assert np.isnan(twins.standard_errors(one_kind)["weights"]).all()
 
 
 def test_what_is_at_a_bound_is_nan() -> None:
     X = np.column_stack([blobs(300), np.ones(300)])
-    estimator, _ = told(GaussianMixture(1, covariance_type="diag"), X)
+    estimator, _ = fit_with_warnings(GaussianMixture(1, covariance_type="diag"), X)
     errors = estimator.standard_errors(X)
     np.testing.assert_array_equal(np.isnan(errors["covariances"]), [[False, False, False, True]])
-    flat, _ = told(FactorAnalysis(1), np.column_stack([factors(300), np.ones(300)]))
+    flat, _ = fit_with_warnings(FactorAnalysis(1), np.column_stack([factors(300), np.ones(300)]))
     errors = flat.standard_errors(np.column_stack([factors(300), np.ones(300)]))
     np.testing.assert_array_equal(np.isnan(errors["noise_variance"]), [False] * 5 + [True])
     for kind, X, name in (

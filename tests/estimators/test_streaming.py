@@ -27,7 +27,7 @@ from estimators.cases import (
 )
 
 GAP = 0.01
-"""Most that a stream of 4000 rows may lose of the mean log-likelihood of a row, beside the fit of all of them.
+"""Most that a stream of 4000 rows may lose of the mean log-likelihood, beside the fit of all of them.
 
 A fit of p parameters to n rows gains p / 2n of it by chance, at most 19/8000 = 0.0024 here. Online EM is efficient, so
 its loss is of that size.
@@ -65,8 +65,8 @@ def test_a_longer_stream_is_better(case: Case) -> None:
 @everyone
 def test_missing_values_in_a_stream(case: Case) -> None:
     X = case.rows(3000, seed=25)
-    holes = np.random.default_rng(0).random(X.shape) < 0.1
-    X[holes] = np.nan
+    missing = np.random.default_rng(0).random(X.shape) < 0.1
+    X[missing] = np.nan
     batch = case.quick(tol=1e-6, max_iter=1000).fit(X)
     assert stream(case, X, 100).score(X) > batch.score(X) - GAP
 
@@ -192,12 +192,12 @@ def test_names_are_kept_from_the_first_batch() -> None:
         estimator.partial_fit(X[["b", "a", "c"]])
 
 
-def test_bad_parameters_are_told_at_the_first_batch() -> None:
+def test_bad_parameters_are_reported_at_the_first_batch() -> None:
     with pytest.raises(ValueError, match="'n_components' parameter"):
         GaussianMixture(0).partial_fit(blobs(10))
 
 
-def test_an_empty_component_in_a_stream_is_told() -> None:
+def test_an_empty_component_in_a_stream_is_reported() -> None:
     estimator = GaussianMixture(2, random_state=0).partial_fit(blobs(300))
     far = np.full((300, 3), 1e3) + np.random.default_rng(0).normal(size=(300, 3))
     with warnings.catch_warnings(record=True) as record:

@@ -68,7 +68,7 @@ def killed_at_first_save(public: Public, path: str) -> None:
     assert os.WIFSIGNALED(status), public.name
 
 
-def rounds_of(path: str) -> int:
+def iterations_of(path: str) -> int:
     """Iterations behind a checkpoint."""
     tree: Any = read_container(path).document["tree"]
     return int(tree["fields"]["n_iter"])
@@ -80,7 +80,7 @@ def main() -> None:
         for public in KEPT_IN:
             path, other = f"{folder}/{public.name}", f"{folder}/{public.name}-whole"
             killed_at_first_save(public, path)
-            kept = rounds_of(path)
+            kept = iterations_of(path)
             resumed, whole = fit(public, path), fit(public, other)
             found[public.name] = [kept, resumed.n_iter_, whole.n_iter_]
     print(json.dumps(found))

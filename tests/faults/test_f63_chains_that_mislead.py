@@ -122,7 +122,7 @@ def test_f63_trajectories_that_overflow_have_diverged(density: Any, scale: float
 
 
 def test_f63_the_funnel_as_the_advice_has_it() -> None:
-    """Effects divided by their scale: a round target, without a divergence."""
+    """Effects divided by their scale: a spherical target, without a divergence."""
     found = sample_density(
         lambda v: -v["log_variance"].square() / 18.0 - 0.5 * v["effect"].square().sum(1),
         {"log_variance": torch.zeros(()).double(), "effect": torch.zeros(9).double()},
@@ -152,8 +152,8 @@ def test_f63_a_wall_is_no_divergence(beyond: float) -> None:
     assert found.divergences.tolist() == [0] * 4
     assert int(found.nan_proposals.sum() + found.zero_density_proposals.sum()) > 0
     assert any("support=" in concern for concern in found.concerns)
-    told = sample_density(density, start, support=constraints.positive, draws=400, warmup=300, **options)
-    assert told.concerns == ()
+    found = sample_density(density, start, support=constraints.positive, draws=400, warmup=300, **options)
+    assert found.concerns == ()
 
 
 @pytest.mark.filterwarnings("ignore:trajectories take:boxloop.sample.SampleWarning")

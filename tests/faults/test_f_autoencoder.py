@@ -1,4 +1,4 @@
-"""Bad input of autoencoders: each is refused by name, or told."""
+"""Bad input of autoencoders: each is refused by name, or reported."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_two_rows_are_enough():
     assert np.isfinite(quick(1).fit(ROWS[:2]).score(ROWS[:2]))
 
 
-def test_columns_without_spread_are_told():
+def test_columns_without_spread_are_reported():
     with pytest.warns(FitWarning, match=r"constant columns \(x2\)"):
         fit = quick().fit(np.c_[ROWS[:, :2], np.full(60, 7.0)])
     assert np.isfinite(fit.score_samples(np.c_[ROWS[:, :2], np.full(60, 7.0)])).all()
@@ -146,7 +146,7 @@ class Wild(nn.Module):
         return (codes @ self.slope * 40).exp()
 
 
-def test_a_decoder_that_overflows_is_told():
+def test_a_decoder_that_overflows_is_reported():
     with pytest.raises(FloatingPointError, match="finite"):
         quick(decoder=Wild(), max_iter=50, batch_size=10).fit(ROWS)
 

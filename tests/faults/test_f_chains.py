@@ -128,7 +128,7 @@ def test_f27_nan_in_one_chain(kernel: Any, where: str) -> None:
     assert bool(torch.isfinite(broken.positions).all())
     assert bool(torch.isfinite(broken.log_density).all())
     assert not broken.converged
-    assert any("constant in 1 of 4 chains" in worry for worry in broken.concerns)
+    assert any("constant in 1 of 4 chains" in concern for concern in broken.concerns)
     if kernel.scale is not None:
         assert_close(broken.positions[:, [0, 2, 3]], sound.positions[:, [0, 2, 3]], **SAME)
     else:
@@ -146,7 +146,7 @@ def test_f27_regions_of_nan_are_refused_and_counted(kernel: Any) -> None:
         )
     assert int(found.nan_proposals.sum()) > 0
     assert bool((found.positions[..., 0] > 0.0).all())
-    assert any("was not a number" in worry for worry in found.concerns)
+    assert any("was not a number" in concern for concern in found.concerns)
 
 
 def test_f28_stuck_chain() -> None:
@@ -216,7 +216,7 @@ def test_f29_one_chain(kernel: Any) -> None:
         bowl, torch.zeros(2).double(), kernel, chains=1, draws=500, warmup=200, random_state=0
     )
     assert not found.converged
-    assert any("one chain: R-hat is not available" in worry for worry in found.concerns)
+    assert any("one chain: R-hat is not available" in concern for concern in found.concerns)
     assert np.isnan(found.summary()["r_hat"]).all()
     assert np.isfinite(found.summary()[["mcse", "ess_bulk", "ess_tail"]]).all(axis=None)
     assert "R-hat is not available" in repr(found)
@@ -239,7 +239,7 @@ def test_f30_acceptance_near_zero_or_one(algorithm: Any) -> None:
         high = sample_density(bowl, point, algorithm(1e-4), chains=4, draws=150, warmup=20, random_state=0)
     for found in (low, high):
         assert not found.converged
-        assert any("scale" in worry for worry in found.concerns)
+        assert any("scale" in concern for concern in found.concerns)
     assert (
         sample_density(
             bowl, point, algorithm(), chains=8, draws=150, warmup=300, random_state=0
@@ -304,7 +304,7 @@ def announce(progress: Progress[Any]) -> None:
 
 
 def suffer_kills(path: Path) -> None:
-    """Fork a sampler that saves after every round, kill it at a random moment, read what it left; a hundred times."""
+    """Fork a sampler that saves every iteration, kill it at a random moment, read what it left; a hundred times."""
     torch.set_num_threads(1)
     delays, loaded, leftovers, most = random.Random(0), 0, 0, 0
     fingerprint = {"run": "kills"}
@@ -343,7 +343,7 @@ def suffer_full_disk(path: Path) -> None:
 def suffer_ctrl_c(path: Path) -> None:
     import warnings
 
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
         found = run_chains(path, 10**6, [announce], slow_bowl)
     print(
@@ -352,7 +352,7 @@ def suffer_ctrl_c(path: Path) -> None:
                 "interrupted": found.interrupted,
                 "drawn": found.n_draws,
                 "events": found.events,
-                "told": [str(w.message) for w in told if issubclass(w.category, SampleWarning)],
+                "warnings": [str(w.message) for w in record if issubclass(w.category, SampleWarning)],
                 "last": found.positions[-1].tolist(),
             }
         )
@@ -422,7 +422,7 @@ def test_f37_ctrl_c_while_chains_run(tmp_path: Path) -> None:
     assert (status, report["interrupted"]) == (130, True)
     assert report["drawn"] >= 96
     assert report["drawn"] % 32 == 0
-    assert report["told"] == [f"interrupted after {report['drawn']} draws of each chain"]
+    assert report["warnings"] == [f"interrupted after {report['drawn']} draws of each chain"]
     assert report["events"][0].startswith("interrupted after iteration")
     # The checkpoint goes on, and what was kept are the first draws of a run that nobody stopped.
     more = report["drawn"] + 64

@@ -82,7 +82,7 @@ def through(change: Callable[[np.ndarray, int], np.ndarray]) -> da.Array:
 
 
 def noted(folder: Path, number: int) -> Callable[[np.ndarray, int], np.ndarray]:
-    """Leaves a file for every time that a partition is made; one of them hangs at its n-th time until it is told."""
+    """Leaves a file for every time that a partition is made; one of them hangs at its n-th time until released."""
 
     def made(block: np.ndarray, place: int) -> np.ndarray:
         (folder / f"made-{place}-{os.getpid()}-{uuid.uuid4().hex}").touch()
@@ -133,7 +133,7 @@ def sums(rows: Tensor, weight: Tensor) -> Sums:
 
 
 def mixture(**more: Any) -> boxloop.GaussianMixture:
-    """Fifteen rounds over all rows, after two passes to begin with."""
+    """Fifteen iterations over all rows, after two passes to begin with."""
     start = [[0.0, 0.0], [1.0, 1.0]]
     return boxloop.GaussianMixture(2, means_init=start, random_state=0, tol=1e-6, max_iter=500, **more)
 
@@ -158,7 +158,7 @@ def test_f45_worker_killed(client: Client, undisturbed: Any, tmp_path: Path) -> 
     fit = mixture().fit(through(noted(tmp_path, 6)))
     thread.join()
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
-    assert fit.n_iter_ > 4  # so that the sixth pass is a round of EM
+    assert fit.n_iter_ > 4  # so that the sixth pass is an iteration of EM
     same_bits(fit, undisturbed)
     alone = mixture().fit(table())
     np.testing.assert_allclose(fit.means_, alone.means_, rtol=1e-10)
@@ -299,7 +299,7 @@ def test_a_source_keeps_what_was_persisted(client: Client) -> None:
         assert int(found.count) == PARTS * ROWS
 
 
-def test_persisted_partitions_that_are_gone_are_told(client: Client) -> None:
+def test_persisted_partitions_that_are_gone_are_reported(client: Client) -> None:
     rows = da.from_array(table(), chunks=(ROWS, 2)).persist()
     source = dask_source(rows)
     client.cancel(rows, force=True)
@@ -353,7 +353,7 @@ def test_a_fit_inside_a_task_does_not_wait_for_itself(client: Client) -> None:
 
 
 def test_interrupted(client: Client, undisturbed: Any, tmp_path: Path) -> None:
-    """Ctrl-C keeps the last complete round, and nobody goes on with the tasks."""
+    """Ctrl-C keeps the last complete iteration, and nobody goes on with the tasks."""
 
     def interrupt(pid: int) -> None:
         os.kill(os.getpid(), signal.SIGINT)

@@ -14,7 +14,17 @@ from scipy import sparse
 
 from boxloop import FactorAnalysis, FitWarning, GaussianMixture, MultinomialMixture, ProbabilisticPCA
 from boxloop.data import write_table
-from estimators.cases import Case, assert_same, counted, every, gaussians, linear, measured, mixtures, told
+from estimators.cases import (
+    Case,
+    assert_same,
+    counted,
+    every,
+    fit_with_warnings,
+    gaussians,
+    linear,
+    measured,
+    mixtures,
+)
 
 NAMES = ("height", "width", "depth", "weight", "age", "sex", "race", "class")
 
@@ -30,7 +40,7 @@ def spoilt(rows: np.ndarray, value: float, row: int = 7, column: int = 1) -> np.
 
 
 def fit_quietly(estimator: Any, X: Any) -> Any:
-    return told(estimator, X)[0]
+    return fit_with_warnings(estimator, X)[0]
 
 
 def assert_usable(estimator: Any, X: np.ndarray) -> None:
@@ -45,9 +55,9 @@ def assert_usable(estimator: Any, X: np.ndarray) -> None:
 @every
 def test_f01_missing_values_are_fitted(case: Case) -> None:
     X = case.rows(200)
-    holes = np.random.default_rng(1).random(X.shape) < 0.15
-    holes[3] = True
-    X[holes] = np.nan
+    missing = np.random.default_rng(1).random(X.shape) < 0.15
+    missing[3] = True
+    X[missing] = np.nan
     estimator = case.make().fit(X)
     assert_usable(estimator, X)
     assert estimator.score_samples(X)[3] == pytest.approx(0.0, abs=1e-12), (
@@ -121,7 +131,7 @@ def test_f04_one_row(case: Case) -> None:
 
 @measured
 def test_f04_one_row_warns(case: Case) -> None:
-    estimator, warned = told(case.make(n_components=1), case.rows(1))
+    estimator, warned = fit_with_warnings(case.make(n_components=1), case.rows(1))
     for record in (estimator.events_, warned):
         assert any("constant column" in event for event in record)
 
@@ -170,7 +180,7 @@ def test_f06_fewer_rows_than_columns_for_factors(case: Case) -> None:
 def test_f07_constant_column(case: Case, value: float) -> None:
     X = case.rows(200)
     X[:, 1] = value
-    estimator, warned = told(case.make(), frame(X))
+    estimator, warned = fit_with_warnings(case.make(), frame(X))
     for record in (estimator.events_, warned):
         assert any("constant column(s) 'width'" in event for event in record)
     with warnings.catch_warnings():
@@ -197,7 +207,7 @@ def test_f08_all_rows_identical(case: Case) -> None:
     X = np.repeat(case.rows(1), 30, axis=0)
     one = fit_quietly(case.make(n_components=1), X)
     assert_usable(one, X)
-    more, warned = told(case.make(n_components=3), X)
+    more, warned = fit_with_warnings(case.make(n_components=3), X)
     assert_usable(more, X)
     assert warned, "more than one component for one kind of row deserves a warning"
 

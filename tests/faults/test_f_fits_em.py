@@ -19,12 +19,12 @@ from estimators.cases import (
     assert_same,
     blobs,
     every,
+    fit_with_warnings,
     gaussians,
     measured,
     mixtures,
     over,
     parameters,
-    told,
 )
 
 
@@ -52,7 +52,7 @@ def assert_monotone(estimator: Any) -> None:
 def test_f10_empty_component_far_away(case: Case, accelerate: bool) -> None:
     X, kind = blobs(400), case.params["covariance_type"]
     means = np.array([[0.0, 0.0, 0.0], [6.0, -3.0, 5.0], [1e4, 1e4, 1e4]])
-    estimator, warned = told(
+    estimator, warned = fit_with_warnings(
         GaussianMixture(
             3, covariance_type=kind, accelerate=accelerate, tol=1e-6, max_iter=500, **given(X, kind, means)
         ),
@@ -76,7 +76,7 @@ def test_f10_weightless_component(case: Case, accelerate: bool) -> None:
     estimator = case.make(warm_start=True, accelerate=accelerate, tol=1e-6, max_iter=2000).fit(X)
     family = estimator.model_.family
     estimator.model_ = Mixture(torch.tensor([0.0, -900.0], dtype=torch.float64), family)
-    estimator, warned = told(estimator, X)
+    estimator, warned = fit_with_warnings(estimator, X)
     assert any("component 1 was empty; component 0 was split" in e for e in estimator.events_)
     assert any("component 1 was empty" in message for message in warned)
     assert_monotone(estimator)
@@ -99,7 +99,9 @@ def test_f11_component_collapses_on_one_row(case: Case) -> None:
     kind = case.params["covariance_type"]
     X = np.vstack([np.random.default_rng(5).normal(size=(200, 2)), [[40.0, 40.0]]])
     start = given(X, kind, np.array([[0.0, 0.0], [40.0, 40.0]]))
-    estimator, warned = told(GaussianMixture(2, covariance_type=kind, reg_covar=1e-4, **start), X)
+    estimator, warned = fit_with_warnings(
+        GaussianMixture(2, covariance_type=kind, reg_covar=1e-4, **start), X
+    )
     assert np.isfinite(estimator.lower_bounds_).all()
     assert np.isfinite(estimator.score_samples(X)).all()
     assert estimator.model_.is_finite()
@@ -219,7 +221,7 @@ def test_f16_likelihood_that_falls(case: Case, accelerate: bool, monkeypatch: py
     solve, calls = owner.solve, []
     em_only = {"solver": "em"} if case.name == "ppca" else {}
     start = case.make(max_iter=1, tol=0.0, accelerate=accelerate, warm_start=True, **em_only)
-    told(start, X)
+    fit_with_warnings(start, X)
 
     def broken(self: Any, statistics: Any) -> Any:
         calls.append(1)
@@ -236,7 +238,9 @@ def test_f16_likelihood_that_falls(case: Case, accelerate: bool, monkeypatch: py
 @every
 def test_f17_iteration_limit(case: Case) -> None:
     more = {"solver": "em"} if case.name == "ppca" else {}
-    estimator, warned = told(case.make(max_iter=2, tol=0.0, n_components=2, **more), case.rows(300))
+    estimator, warned = fit_with_warnings(
+        case.make(max_iter=2, tol=0.0, n_components=2, **more), case.rows(300)
+    )
     assert any("max_iter=2" in message for message in warned)
     assert estimator.converged_ is False
     with pytest.warns(ConvergenceWarning):
@@ -288,7 +292,7 @@ def test_f19_standard_errors_count_repetitions(case: Case) -> None:
 
 
 def test_the_helper_of_this_file_can_fail() -> None:
-    estimator, _ = told(GaussianMixture(2, random_state=0, max_iter=3, tol=0.0), blobs(100))
+    estimator, _ = fit_with_warnings(GaussianMixture(2, random_state=0, max_iter=3, tol=0.0), blobs(100))
     estimator.lower_bounds_ = [-3.0, -2.0, -2.5]
     with pytest.raises(AssertionError):
         assert_monotone(estimator)

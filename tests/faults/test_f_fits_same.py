@@ -60,7 +60,7 @@ def options(case: Case) -> dict[str, Any]:
 @every
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_f25_threads(case: Case) -> None:
-    """Tiles of 8192 rows are large enough for torch to share them among threads; half of them have holes."""
+    """Tiles of 8192 rows are large enough for torch to share them among threads; half of them have missing values."""
     X = case.rows(8500)
     X[:4000][np.random.default_rng(0).random((4000, X.shape[1])) < 0.02] = np.nan
     start = case.quick(warm_start=True, **options(case)).fit(X[:300]).set_params(max_iter=2, tol=0.0)

@@ -26,7 +26,7 @@ from boxloop.estimators import checkpoints
 from boxloop.loop import Progress
 from boxloop.persist import Checkpoint, CheckpointWriter, get_model_file, load_tree
 
-ROUNDS = 60
+ITERATIONS = 60
 MODELS = {
     "mixture": lambda **more: boxloop.GaussianMixture(4, init_params="kmeans", **more),
     "factor": lambda **more: boxloop.FactorAnalysis(2, accelerate=False, **more),
@@ -77,7 +77,7 @@ def fit_for_ever(path: Path, name: str) -> None:
 def fit_to_the_end(path: Path, name: str) -> None:
     watch_fits()
     warnings.simplefilter("ignore")
-    make(name, checkpoint=path, max_iter=ROUNDS).fit(rows())
+    make(name, checkpoint=path, max_iter=ITERATIONS).fit(rows())
 
 
 def leave_on_sigterm(path: Path, name: str) -> None:
@@ -229,8 +229,8 @@ def test_f39_resume_bit_for_bit(tmp_path: Path, name: str) -> None:
     assert status == -signal.SIGKILL
     before = read_state(path).n_iter
     assert before >= 3
-    resumed = make(name, max_iter=ROUNDS, checkpoint=path).fit(rows())
-    whole = make(name, max_iter=ROUNDS).fit(rows())
+    resumed = make(name, max_iter=ITERATIONS, checkpoint=path).fit(rows())
+    whole = make(name, max_iter=ITERATIONS).fit(rows())
     assert_same(resumed, whole)
     assert before < len(whole.lower_bounds_)
 

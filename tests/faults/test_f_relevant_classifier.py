@@ -1,4 +1,4 @@
-"""Bad input of the classifier: each is refused by name, or told."""
+"""Bad input of the classifier: each is refused by name, or reported."""
 
 from __future__ import annotations
 
@@ -96,18 +96,18 @@ def test_separable_classes_keep_relevances_in_bounds() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:2 canonical variables")
-def test_fewer_rows_than_columns_are_told() -> None:
+def test_fewer_rows_than_columns_are_reported() -> None:
     rows = np.random.default_rng(1).normal(size=(12, 40))
     with pytest.warns(FitWarning, match="12 rows for 40 features of X"):
         linear().fit(rows, LABELS[:12])
 
 
-def test_a_small_batch_is_told() -> None:
+def test_a_small_batch_is_reported() -> None:
     with pytest.warns(FitWarning, match="below 10 rows per feature"):
         RelevantClassifier(batch_size=10, **QUICK).fit(ROWS, LABELS)
 
 
-def test_a_temperature_of_the_rows_learned_from_is_told() -> None:
+def test_a_temperature_of_the_rows_learned_from_is_reported() -> None:
     with pytest.warns(FitWarning, match="overconfident: raise validation_fraction"):
         RelevantClassifier(calibration="temperature", validation_fraction=0.0, **QUICK).fit(ROWS, LABELS)
 

@@ -28,7 +28,7 @@ def test_a_singular_view_has_relevances_within_bounds() -> None:
     np.testing.assert_allclose(found.predict(double), plain.predict(x), atol=1e-8)
 
 
-def test_identical_views_are_told() -> None:
+def test_identical_views_are_reported() -> None:
     x, _ = views()
     with pytest.warns(FitWarning, match="exact function of the other view"):
         fit = RelevantFeatures(3, **LINEAR).fit(x, x)
@@ -50,7 +50,7 @@ def test_a_constant_view_has_no_variable() -> None:
     np.testing.assert_allclose(fit.predict(np.ones((3, 2))), np.tile(y.mean(0), (3, 1)))
 
 
-def test_fewer_rows_than_features_are_told() -> None:
+def test_fewer_rows_than_features_are_reported() -> None:
     rng = np.random.default_rng(0)
     with pytest.warns(FitWarning, match="20 rows for 30 features of X: any rows are then related perfectly"):
         fit = RelevantFeatures(2, **LINEAR).fit(rng.normal(size=(20, 30)), rng.normal(size=(20, 2)))
@@ -61,13 +61,13 @@ def test_fewer_rows_than_features_are_told() -> None:
     assert (damped.relevance_ < 0.99).all()
 
 
-def test_a_small_batch_is_told() -> None:
+def test_a_small_batch_is_reported() -> None:
     x, y = views(300)
     with pytest.warns(FitWarning, match="below 10 rows per feature"):
         RelevantFeatures(10, hidden=(8,), batch_size=50, max_iter=1, patience=None, random_state=0).fit(x, y)
 
 
-def test_a_batch_that_cannot_be_large_enough_is_told() -> None:
+def test_a_batch_that_cannot_be_large_enough_is_reported() -> None:
     x, y = views(60)
     with pytest.warns(FitWarning, match="use more rows"):
         RelevantFeatures(10, hidden=(8,), max_iter=1, patience=None, random_state=0).fit(x, y)

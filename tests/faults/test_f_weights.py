@@ -39,10 +39,10 @@ def test_fewer_snapshots_than_rank_lower_the_rank(method: str) -> None:
     posterior = WeightPosterior(net, method, rank=20, random_state=0)
     learn(net, posterior, 8)
     with pytest.warns(WeightWarning, match="8 vectors give a distribution of rank 7; .* has rank 20"):
-        law = posterior.distribution()
-    assert law.rank == 7
-    assert law.is_finite()
-    rows = law.draw(5, torch.Generator().manual_seed(0))
+        distribution = posterior.distribution()
+    assert distribution.rank == 7
+    assert distribution.is_finite()
+    rows = distribution.draw(5, torch.Generator().manual_seed(0))
     assert bool(torch.isfinite(rows).all())
 
 
@@ -63,7 +63,7 @@ def test_a_snapshot_after_a_nan_loss_is_refused() -> None:
     net = Tied()
     posterior = WeightPosterior(net, "factor", rank=2, random_state=0)
     learn(net, posterior, 10)
-    law = posterior.distribution()
+    distribution = posterior.distribution()
     with pytest.warns(WeightWarning, match="refused: the loss is nan"):
         assert not posterior.observe(torch.tensor(float("nan")))
     learn(net, posterior, 1, rate=0.0)
@@ -72,4 +72,4 @@ def test_a_snapshot_after_a_nan_loss_is_refused() -> None:
     assert posterior.n_refused == 4
     assert posterior.count == 11
     assert posterior.distribution().is_finite()
-    assert bool((posterior.distribution().variance() < 4.0 * law.variance() + 1e-12).all())
+    assert bool((posterior.distribution().variance() < 4.0 * distribution.variance() + 1e-12).all())

@@ -12,17 +12,17 @@ from boxloop.figures import image_grid, image_pairs, new_axes, png
 
 RNG = np.random.default_rng(0)
 GREY, COLOUR = RNG.random((7, 4, 5)), RNG.random((7, 4, 5, 3))
-HOLES = np.where(GREY > 0.9, np.nan, GREY)
+MISSING = np.where(GREY > 0.9, np.nan, GREY)
 
 PICTURES: dict[str, Callable[[Axes | None], Axes]] = {
     "grid": lambda ax: image_grid(GREY, ax, title="$x_1$"),
     "grid in colour": lambda ax: image_grid(COLOUR, ax, columns=20),
     "grid of one": lambda ax: image_grid(GREY[:1], ax),
     "grid of none": lambda ax: image_grid(GREY[:0], ax),
-    "grid with holes": lambda ax: image_grid(HOLES, ax),
+    "grid with missing values": lambda ax: image_grid(MISSING, ax),
     "grid of nothing known": lambda ax: image_grid(np.full((2, 3, 3), np.nan), ax),
     "grid of one shade": lambda ax: image_grid(np.ones((2, 3, 3)), ax),
-    "pairs": lambda ax: image_pairs(GREY, HOLES, ("$x_1$", "n" * 60), ax, columns=3),
+    "pairs": lambda ax: image_pairs(GREY, MISSING, ("$x_1$", "n" * 60), ax, columns=3),
     "pairs in colour": lambda ax: image_pairs(COLOUR, COLOUR, ax=ax),
     "one pair": lambda ax: image_pairs(GREY[:1], GREY[:1], ax=ax),
     "no pairs": lambda ax: image_pairs(GREY[:0], GREY[:0], ax=ax),
@@ -61,8 +61,8 @@ def test_partners_are_below_on_the_same_scale() -> None:
 
 
 def test_a_pixel_that_is_not_known_is_white_and_the_rest_fill_the_scale() -> None:
-    shown = canvas(image_grid(HOLES, columns=7))[:4, :, 0]
-    assert (shown[:, :5][np.isnan(HOLES[0])] == 1.0).all()
+    shown = canvas(image_grid(MISSING, columns=7))[:4, :, 0]
+    assert (shown[:, :5][np.isnan(MISSING[0])] == 1.0).all()
     assert shown.min() == 0.0
 
 

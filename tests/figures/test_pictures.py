@@ -16,7 +16,7 @@ from boxloop.figures import PLENTY, make_ellipse, new_axes, png, short
 ODD = ["$x_1$", "a<b>&", "n" * 60, "", r"\frac{$", "two\nlines"]
 RNG = np.random.default_rng(0)
 NORMAL = RNG.normal(size=(6, 6))
-HOLES = np.where(np.eye(6) > 0, np.nan, NORMAL)
+MISSING = np.where(np.eye(6) > 0, np.nan, NORMAL)
 UNIFORM = RNG.random((50, 6))
 EYES = np.tile(np.eye(2), (2, 1, 1))
 MEANS = np.array([[0.0, 0.0], [1.0, 2.0]])
@@ -24,11 +24,11 @@ MEANS = np.array([[0.0, 0.0], [1.0, 2.0]])
 Draw = Callable[[Axes | None], Axes]
 PICTURES: dict[str, Draw] = {
     "heat map": lambda ax: figures.heat_map(NORMAL, ODD, ax, title=ODD[0]),
-    "heat map with holes": lambda ax: figures.heat_map(HOLES, ODD, ax),
+    "heat map with missing values": lambda ax: figures.heat_map(MISSING, ODD, ax),
     "heat map of nothing known": lambda ax: figures.heat_map(np.full((1, 1), np.nan), [""], ax),
     "heat map of many": lambda ax: figures.heat_map(np.zeros((50, 50)), ["c"] * 50, ax),
     "dots": lambda ax: figures.dots(NORMAL[0], ODD, ax),
-    "dots with holes": lambda ax: figures.dots(HOLES[0], ODD, ax, marked=[True] * 6),
+    "dots with missing values": lambda ax: figures.dots(MISSING[0], ODD, ax, marked=[True] * 6),
     "dots, none known": lambda ax: figures.dots(np.array([np.nan]), [""], ax),
     "forest": lambda ax: figures.forest(ODD, NORMAL[0], np.abs(NORMAL[1]), ax, marked=[True] + [False] * 5),
     "forest with failures": lambda ax: figures.forest(
@@ -37,7 +37,7 @@ PICTURES: dict[str, Draw] = {
     "curves": lambda ax: figures.curves(
         {ODD[0]: ([1, 2], [0.0, np.nan], [0.1, np.nan]), ODD[2]: ([1, 2], [0.5, -np.inf], [0.1, 0.1])}, ax
     ),
-    "one point": lambda ax: figures.curves({"": ([2], [0.0], [0.0])}, ax, best=(2, 0.0), told=ODD[0]),
+    "one point": lambda ax: figures.curves({"": ([2], [0.0], [0.0])}, ax, best=(2, 0.0), label=ODD[0]),
     "path": lambda ax: figures.path_lines(
         np.array([-4.0, -3.0, -2.9, -np.inf]),
         np.array([0.0, 0.1, 0.5, 0.2]),
@@ -52,8 +52,8 @@ PICTURES: dict[str, Draw] = {
     ),
     "choice": lambda ax: figures.path_choice(ODD, [2, 1, 0], np.array([0.25, 0.5]), ax, error=np.ones(2)),
     "ellipses": lambda ax: figures.ellipses(NORMAL[:, :2], MEANS, EYES, ODD[:2], ax, title=ODD[2]),
-    "ellipses, rows with holes": lambda ax: figures.ellipses(
-        HOLES[:, :2],
+    "ellipses, rows with missing values": lambda ax: figures.ellipses(
+        MISSING[:, :2],
         MEANS,
         EYES,
         ODD[2:4],
@@ -68,7 +68,7 @@ PICTURES: dict[str, Draw] = {
     "ellipses, many rows": lambda ax: figures.ellipses(
         RNG.normal(size=(PLENTY + 1, 2)), MEANS, EYES, ODD[:2], ax
     ),
-    "loadings": lambda ax: figures.loadings(NORMAL, ODD, np.abs(HOLES), ax),
+    "loadings": lambda ax: figures.loadings(NORMAL, ODD, np.abs(MISSING), ax),
     "loadings of one column": lambda ax: figures.loadings(np.ones((1, 1)), [""], None, ax),
     "loadings of many columns": lambda ax: figures.loadings(np.ones((2, 90)), ["c"] * 90, None, ax),
     "probability": lambda ax: figures.probability_lines(UNIFORM, ODD, 0.1, ax),
@@ -179,7 +179,7 @@ def test_the_chosen_model_runs_along_zero() -> None:
     assert np.abs(heights.max(0)).max() < 1e-12
 
 
-def test_the_uniform_law_stays_in_its_band() -> None:
+def test_the_uniform_distribution_stays_in_its_band() -> None:
     """Every line starts and ends at zero; a column of one value strays by one."""
     ax = figures.probability_lines(
         np.stack([np.linspace(0, 1, 400), np.zeros(400)], 1), ["even", "zero"], 0.1

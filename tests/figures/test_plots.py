@@ -99,7 +99,7 @@ def test_a_search_is_lines_over_a_number_or_a_list(rows: pd.DataFrame) -> None:
     assert alone.get_xlabel().startswith("-BIC / 2n")
 
 
-def test_a_candidate_that_failed_leaves_a_hole(rows: pd.DataFrame) -> None:
+def test_a_candidate_that_failed_leaves_a_gap(rows: pd.DataFrame) -> None:
     search = ModelSearchCV(
         GaussianMixture(), {"n_components": [1, 2, 500]}, cv=2, criterion=lambda m, X: m.score(X)
     )
@@ -181,7 +181,7 @@ def test_loadings_are_correlations(rows: pd.DataFrame) -> None:
 
 def test_every_estimator_has_a_trace(rows: pd.DataFrame, mixture: GaussianMixture) -> None:
     given = new_axes()
-    assert "settled" in drawn(mixture.plot_trace(given), given).get_legend().get_texts()[0].get_text()
+    assert "converged" in drawn(mixture.plot_trace(given), given).get_legend().get_texts()[0].get_text()
     counts = np.random.default_rng(0).poisson(3.0, size=(50, 2))
     drawn(PoissonMixture(2, random_state=0).fit(counts).plot_trace())
     drawn(ProbabilisticPCA(1).fit(rows).plot_trace())

@@ -25,7 +25,7 @@ def mixture_rows(n: int, means: list[float], seed: int) -> Tensor:
 
 
 def mixture(x: Tensor, weights: list[float], variance: float) -> Any:
-    """The log-joint of document 002, section 3.3."""
+    """The log-joint of Le Corff, section 3.3."""
     log_weight = double(weights).log()
 
     def log_joint(t: dict[str, Any]) -> Tensor:

@@ -109,7 +109,7 @@ def made(loss, workers: Workers, **more) -> Trainer:
     return Trainer(start(), epochs, loss, plan, workers=workers, **more)
 
 
-def told(outcome: Outcome[TrainState]) -> Found:
+def summarise(outcome: Outcome[TrainState]) -> Found:
     state = outcome.state
     return {
         "point": torch.cat([value.reshape(-1) for value in state.best]),
@@ -126,7 +126,7 @@ def told(outcome: Outcome[TrainState]) -> Found:
 def trained(trainer: Trainer, epochs: int = 4) -> Found:
     first = trainer.start(7)
     with trainer.workers.interruptible(trainer, torch.device("cpu")) as step:
-        return told(run(step, first, max_iter=trainer.iterations(epochs)))
+        return summarise(run(step, first, max_iter=trainer.iterations(epochs)))
 
 
 def drifting(workers: Workers) -> Found:

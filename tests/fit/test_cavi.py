@@ -146,8 +146,8 @@ def test_an_ising_pair_has_the_mean_field_of_the_textbooks():
     exact = math.log(sum(math.exp(e) for e in level))
     check = found.evidence()
     assert check.log_evidence == pytest.approx(exact, rel=1e-12)
-    law = [0.25 * (1 + s * a) * (1 + r * b) for s, r in spins]
-    divergence = sum(q * (math.log(q) - e + exact) for q, e in zip(law, level))
+    distribution = [0.25 * (1 + s * a) * (1 + r * b) for s, r in spins]
+    divergence = sum(q * (math.log(q) - e + exact) for q, e in zip(distribution, level))
     assert check.gap == pytest.approx(divergence, rel=1e-9)
     for place, name in enumerate("ab"):
         magnet = sum(math.exp(e - exact) * spin[place] for e, spin in zip(level, spins))
@@ -205,7 +205,7 @@ def test_the_evidence_sees_both_orders_of_the_components():
 
 
 def test_a_sweep_gains_the_divergences_of_its_replacements():
-    """L(q) rises by KL(q_j || best q_j): document 002, section 3.2."""
+    """L(q) rises by KL(q_j || best q_j): Le Corff, section 3.2."""
     x = cases.mixture_rows(10, [-1.0, 1.0], seed=2)
     nodes = {"mu": Node.normal(2), "c": Node.categorical(2, 10)}
     before = cavi(nodes, cases.mixture(x, [0.5, 0.5], 4.0), max_iter=0, random_state=3)
@@ -214,6 +214,6 @@ def test_a_sweep_gains_the_divergences_of_its_replacements():
     first = torch.distributions.Normal(old.mean, old.sd)
     second = torch.distributions.Normal(new.mean, new.sd)
     gain = torch.distributions.kl_divergence(first, second).sum()
-    labels = [torch.distributions.Categorical(law["c"].mean) for law in (before, after)]
+    labels = [torch.distributions.Categorical(distribution["c"].mean) for distribution in (before, after)]
     gain += torch.distributions.kl_divergence(*labels).sum()
     assert after.elbo - before.elbo == pytest.approx(float(gain), rel=1e-10)

@@ -18,7 +18,7 @@ JOINT = cases.mixture(X, [0.4, 0.6], 4.0)
 CONDITIONALS = cases.mixture_conditionals(X, [0.4, 0.6], 4.0)
 
 
-def test_conditionals_alone_give_the_same_laws_and_the_same_gap():
+def test_conditionals_alone_give_the_same_distributions_and_the_same_gap():
     whole = cavi(NODES, JOINT, random_state=0)
     alone = cavi(NODES, conditionals=CONDITIONALS, random_state=0)
     both = cavi(NODES, JOINT, conditionals=CONDITIONALS, random_state=0)
@@ -52,7 +52,7 @@ def test_a_conditional_that_is_not_that_of_the_joint_is_named():
         cavi(NODES, JOINT, conditionals=wrong, random_state=0)
 
 
-def test_conditionals_that_no_joint_law_has_are_refused():
+def test_conditionals_that_no_joint_distribution_has_are_refused():
     wrong = {
         **CONDITIONALS,
         "mu": lambda t: (2 * t["c"].value.mT @ X, -0.5 / 4.0 - 0.5 * t["c"].value.sum(0)),
@@ -76,7 +76,7 @@ def test_a_log_joint_that_is_not_linear_in_a_node_names_it(wrong, name):
         cavi(NODES, lambda t: JOINT(t) + 1e-3 * wrong(t), random_state=0)
 
 
-def test_a_conditional_that_is_not_a_law_is_named():
+def test_a_conditional_that_is_not_a_distribution_is_named():
     with pytest.raises(ConditionalError, match="conditional of node 'tau' cannot be normalised"):
         cavi({"tau": Node.gamma()}, lambda t: t["tau"].log + t["tau"].value, random_state=0)
     with pytest.raises(ConditionalError, match="conditional of node 'w' cannot be normalised"):

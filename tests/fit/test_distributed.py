@@ -30,10 +30,10 @@ def free_port() -> int:
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Found]:
     """What each of three processes found; the last one kills itself in the end."""
     folder = tmp_path_factory.mktemp("ranks")
-    told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(SIZE)}
+    variables = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(SIZE)}
     command = [sys.executable, cases.__file__, str(folder)]
     done = subprocess.run(
-        command, env={**os.environ, **told}, capture_output=True, text=True, check=False, timeout=240
+        command, env={**os.environ, **variables}, capture_output=True, text=True, check=False, timeout=240
     )
     assert done.stdout == f"{[0, 0, -signal.SIGKILL]}\n", done.stderr
     return [dict(np.load(Path(folder) / f"{rank}.npz")) for rank in range(SIZE)]
@@ -72,7 +72,7 @@ def test_all_processes_stop_at_the_same_round(ranks: list[Found]) -> None:
 def test_ctrl_c_on_one_process_ends_all_after_the_same_round(
     ranks: list[Found], case: str, iterations: int
 ) -> None:
-    """Rounds are of four and two steps: the sixth step is in the second, and the twelfth in the last."""
+    """Iterations are of four and two steps: the sixth step is in the second, and the twelfth in the last."""
     for found in ranks:
         mine = part(found, case)
         assert bool(mine["interrupted"])

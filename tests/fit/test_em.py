@@ -18,8 +18,8 @@ from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import ConditionError
 from boxloop.tree import Tree
 from boxloop.types import Expected
+from contract.distribution_checks import near, with_missing
 from contract.distributions import uniform
-from contract.law_checks import holed, near
 from contract.models import model_cases
 
 PASSES = 120
@@ -74,7 +74,7 @@ def test_a_round_is_expect_then_solve() -> None:
 def test_every_model_climbs(name: str, gaps: bool, engine: Any) -> None:
     """The loop itself refuses a fall; the last model is no worse than the last objective."""
     case = CASES[name]
-    rows = holed(case.rows, rate=0.25) if gaps else case.rows
+    rows = with_missing(case.rows, rate=0.25) if gaps else case.rows
     model = _floored(case.model)
     outcome = climb(engine(ArraySource(rows, case.weight)), model, 60)
     final = outcome.state.best.expect(rows, case.weight)

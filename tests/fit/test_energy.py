@@ -1,4 +1,4 @@
-"""Training by the gradient of document 002, section 1.1. Statistical tests say their failure rate."""
+"""Training by the gradient of Le Corff, section 1.1. Statistical tests say their failure rate."""
 
 from __future__ import annotations
 
@@ -104,9 +104,9 @@ def test_the_gradient_is_that_of_the_likelihood():
     leaf = theta.clone().requires_grad_()
     (found,) = torch.autograd.grad(measure_energy_gap(at(family(), leaf), (ROWS, weight), drawn)[0], leaf)
     share, x = weight / weight.sum(), ROWS[:, 0]
-    law = torch.distributions.Normal
+    distribution = torch.distributions.Normal
     other = theta.clone().requires_grad_()
-    fit = law(-other[0] * (-other[1]).exp(), (-0.5 * other[1]).exp())
+    fit = distribution(-other[0] * (-other[1]).exp(), (-0.5 * other[1]).exp())
     (exact,) = torch.autograd.grad(-(share * fit.log_prob(x)).sum(), other)
     torch.testing.assert_close(found, exact, rtol=1e-4, atol=1e-4)
 
@@ -219,7 +219,7 @@ def test_ctrl_c_keeps_the_last_update():
     assert same(outcome.state, trained_state(network_model(), PLAN, 4, batches=plain).state)
 
 
-def test_a_loss_that_is_not_finite_is_refused_and_told():
+def test_a_loss_that_is_not_finite_is_refused_and_reported():
     plain = small_batches()
 
     def batches(t):

@@ -1,4 +1,4 @@
-"""Do the intervals cover? Counts over many samples against the binomial law.
+"""Do the intervals cover? Counts over many samples against the binomial distribution.
 
 A count is held against 4 standard errors, and half a percent for what finite samples cost: a false alarm of one in
 15 000 for each of the three tests, 2e-4 for the file.

@@ -162,7 +162,7 @@ def test_an_equation_without_noise_has_nothing_left_over() -> None:
     assert found.residual < 1e-6
 
 
-def test_few_rounds_warn() -> None:
+def test_few_iterations_warn() -> None:
     rows = np.random.default_rng(0).exponential(2.0, size=(100, 1))
     with pytest.warns(EstimateWarning, match="did not converge in 2 iterations"):
         found = z_estimate(lambda t, x: t.log() - x, rows, [100.0], max_iter=2)
@@ -196,7 +196,7 @@ def test_separated_classes_do_not_pass_for_an_answer() -> None:
     assert not found.converged
 
 
-def test_kinks_are_told_from_maxima() -> None:
+def test_kinks_are_not_taken_for_maxima() -> None:
     with pytest.raises(NoRootError, match="smooth="):
         m_estimate(lambda t, x: -(x[:, 0] - t[0]).abs(), ROWS, [0.5])
 

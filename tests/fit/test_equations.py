@@ -213,7 +213,7 @@ def test_huber_regression_is_that_of_statsmodels_at_its_scale() -> None:
 
 
 def test_hubers_scale_is_that_of_gaussian_rows() -> None:
-    """Consistent at the normal law: within 4.5 standard errors, false alarms below 1e-5."""
+    """Consistent at the normal distribution: within 4.5 standard errors, false alarms below 1e-5."""
     x = np.random.default_rng(5).normal(1.0, 3.0, size=(20_000, 1))
     found = z_estimate(huber(1.345, None), x, [0.0, 1.0])
     assert abs(float(found.theta[1]) - 3.0) < 4.5 * float(found.standard_errors[1])

@@ -1,4 +1,4 @@
-"""Gradient ascent in one pass against document 004's Algorithm 1 to the letter, and its gradients against autograd."""
+"""Gradient ascent in one pass against Brownlie's (2021) Algorithm 1 to the letter; its gradients against autograd."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def first_loadings() -> Tensor:
 
 
 def gradients(f: Tensor, psi: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
-    """Document 004, eq. 4.23 to 4.26, for one deviation d."""
+    """Brownlie (2021), eq. 4.23 to 4.26, for one deviation d."""
     c = (f / psi[:, None]).mT
     sigma = torch.linalg.inv(torch.eye(K) + c @ f)
     m = sigma @ c @ d
@@ -42,7 +42,7 @@ def gradients(f: Tensor, psi: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def algorithm_1(batches: list[Tensor], variant: str, warmup: int = WARMUP) -> tuple[Tensor, Tensor, Tensor]:
-    """Document 004, Algorithm 1, line by line; a batch climbs by its mean gradient."""
+    """Brownlie (2021), Algorithm 1, line by line; a batch climbs by its mean gradient."""
     f, beta, mean = first_loadings(), torch.zeros(D).double(), torch.zeros(D).double()
     for t, theta in enumerate(batches, 1):
         jump = theta.mean(0) - mean

@@ -1,4 +1,4 @@
-"""The one-pass stream against document 004's Algorithm 2 to the letter, and against plain averages then solve."""
+"""The one-pass stream against Brownlie's (2021) Algorithm 2 to the letter, and against plain averages then solve."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fit.factor_stream_cases import WARMUP, D, K, T, close, first_loadings, same
 
 
 def algorithm_2(rows: Tensor, loadings: Tensor, warmup: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Document 004, Algorithm 2, line by line; F and psi held during the warm-up of section 5.1."""
+    """Brownlie (2021), Algorithm 2, line by line; F and psi held during the warm-up of section 5.1."""
     f, psi = loadings, torch.ones(D, dtype=torch.float64)
     mean, a, b, d2 = torch.zeros(D).double(), torch.zeros(D, K).double(), torch.zeros(K, K).double(), 0.0
     for t, theta in enumerate(rows, 1):

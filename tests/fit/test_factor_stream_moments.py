@@ -72,7 +72,7 @@ def test_rounding_is_noise_in_what_was_measured() -> None:
     np.testing.assert_allclose(sigma, np.eye(4) - guess @ inner, rtol=1e-10, atol=1e-12)
 
 
-def test_what_cannot_be_told_from_rounding_is_not_followed() -> None:
+def test_differences_within_rounding_are_not_followed() -> None:
     inner = np.diag([1e9, -5.0, 1e-3])
     reach, sigma = compute_factor_posterior(inner, 1e-7)
     np.testing.assert_allclose(reach.diagonal(), [1e-9, 0.0, 0.0], rtol=1e-6, atol=1e-6)

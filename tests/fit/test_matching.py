@@ -110,7 +110,7 @@ def test_iterating_the_weights_changes_nothing_for_moments() -> None:
     assert match_moments(two, of_two, ROWS, [1.0], steps="one").j_test is None
 
 
-def test_the_j_test_has_its_law() -> None:
+def test_the_j_test_has_its_distribution() -> None:
     """Kolmogorov's test at level 1e-4 over 100 samples of a true model."""
     chances = []
     for seed in range(100):
@@ -126,7 +126,7 @@ def test_the_j_test_has_its_law() -> None:
     assert stats.kstest(chances, "uniform").pvalue > 1e-4
 
 
-def test_the_j_test_rejects_a_wrong_law() -> None:
+def test_the_j_test_rejects_a_wrong_distribution() -> None:
     x = np.abs(np.random.default_rng(0).normal(size=(2000, 1)))
     assert match_moments(two, of_two, x, [1.0]).j_test.p_value < 1e-6
 
@@ -198,7 +198,7 @@ def test_bad_moments(statistics, expected, start, kind, words: str) -> None:
         match_moments(statistics, expected, ROWS, start)
 
 
-def test_one_of_two_laws_is_needed() -> None:
+def test_one_of_two_distributions_is_needed() -> None:
     with pytest.raises(ValueError, match="either"):
         match_moments(first, None, ROWS, [1.0])
     with pytest.raises(ValueError, match="either"):

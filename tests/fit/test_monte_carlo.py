@@ -2,7 +2,7 @@
 
 Statistical tests compare with an error that comes from the chains themselves or from seeds. Seeds are fixed; were they
 drawn anew, the whole file would fail by chance in fewer than 1 in 1000 runs (about 60 comparisons at 4.5 standard
-errors, or at the 1e-5 quantiles of their law).
+errors, or at the 1e-5 quantiles of their distribution).
 """
 
 from __future__ import annotations
@@ -283,7 +283,7 @@ class Stale:
 
 
 def half_a_prior(density, scale, shape):
-    """A planted bug: a density with half of the logarithm of the law of the effects."""
+    """A planted bug: a density with half of the logarithm of the distribution of the effects."""
 
     def wrong(z):
         return density(z) + 0.25 * torch.linalg.solve_triangular(shape, z.mT, upper=False).square().sum(0)

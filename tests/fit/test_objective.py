@@ -60,7 +60,7 @@ def test_a_loss_is_minimised() -> None:
     near(found.covariance, expected.cov_params())
 
 
-def test_laws_of_torch_are_objectives() -> None:
+def test_distributions_of_torch_are_objectives() -> None:
     x = np.random.default_rng(0).normal(3.0, 2.0, size=(400, 1))
 
     def density(theta: dict[str, Tensor], rows: Tensor) -> Tensor:

@@ -96,7 +96,7 @@ def test_a_proper_fit_is_where_em_ends(exact, ended, monkeypatch):
     torch.testing.assert_close(quick.noise, slow.noise, rtol=1e-6, atol=1e-8)
 
 
-def test_a_few_steps_are_worth_thousands_of_rounds():
+def test_a_few_steps_are_worth_thousands_of_iterations():
     rows = heywood()
     slow = run(em(ArraySource(rows)), EMState(start(rows)), max_iter=3000).state.model
     quick = climb(start(rows), rows, iterations=20)
@@ -141,7 +141,7 @@ def test_a_higher_maximum_than_scikit_learn(k):
 
 
 def test_the_better_of_two_starts():
-    """Iris with two factors: what columns share starts towards the lower of two maxima, 0.005 a row."""
+    """Iris with two factors: what columns share starts towards the lower of two maxima, 0.005 per row."""
     rows = load_iris().data
     rows = (rows - rows.mean(0)) / rows.std(0)
     with warnings.catch_warnings():

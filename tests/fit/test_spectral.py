@@ -91,7 +91,7 @@ def test_weights_are_repetitions_and_chunks_are_the_whole():
 
 
 class Population(DocumentMoments):
-    """Moments of the law itself in place of those of documents."""
+    """Moments of the distribution itself in place of those of documents."""
 
     topics: Topics
 
@@ -270,7 +270,7 @@ def test_f32_counts_must_be_whole(bad):
 
 
 def test_f32_negative_mass_is_projected_with_a_note():
-    """Five topics asked of three: two of what is found is noise, the result is still a law, and it is said."""
+    """Five topics asked of three: two of what is found is noise, the result is still a distribution, and it is said."""
     found = spectral(PROBLEM.source(3000, 8, generator(0)), 5, generator(0))
     assert bool((found.probabilities >= 0).all())
     torch.testing.assert_close(found.probabilities.sum(1), torch.ones(5).double())

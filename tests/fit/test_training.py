@@ -226,11 +226,11 @@ def test_nine_refused_steps_do_not_end_it_and_are_counted_across_iterations():
 
 
 def watched(values, patience=None):
-    """Validation that says what it is told to."""
-    told = iter(values)
+    """Validation that returns the given values."""
+    history = iter(values)
 
     def validate(model, generator):
-        value = torch.tensor(next(told))
+        value = torch.tensor(next(history))
         return value, {"far": value + 1.0}
 
     return made(plan=TrainPlan(Constant(0.05), patience=patience), validate=validate)
@@ -280,18 +280,18 @@ def test_the_history_is_that_of_the_epochs():
     """Means over rows of the values before each step."""
     epochs = Epochs(ArraySource(ROWS[:50]), 16, seed=3)
     trainer = made(plain, epochs, TrainPlan(Constant(1e-12), block=3))
-    told = trained(trainer, 2).state.history_by_name()
+    history = trained(trainer, 2).state.history_by_name()
     wanted = float(plain(start(), ROWS[:50], torch.ones(50).double(), None)[0])
-    assert told["loss"] == pytest.approx([wanted] * 2, rel=1e-9)
-    assert told["far"] == told["loss"]
-    assert told["rate"] == [1e-12] * 2
+    assert history["loss"] == pytest.approx([wanted] * 2, rel=1e-9)
+    assert history["far"] == history["loss"]
+    assert history["rate"] == [1e-12] * 2
 
 
 def test_the_penalty_is_weighed_by_its_schedule():
-    told = trained(
+    history = trained(
         made(plain, plan=TrainPlan(Constant(1e-12), Constant(3.0)), penalty=pull), 1
     ).state.history_by_name()
-    assert told["loss"][0] == pytest.approx(told["far"][0] + 3.0 * told["penalty"][0], rel=1e-12)
+    assert history["loss"][0] == pytest.approx(history["far"][0] + 3.0 * history["penalty"][0], rel=1e-12)
     near = [
         float((trained(made(plain, plan=TrainPlan(Constant(0.05), Constant(w)), penalty=pull), 60).state.parameters[0]
                - SPOT).norm())
@@ -325,14 +325,14 @@ def test_weights_are_repetitions():
     weight[:10] = 3.0
     heavy = ArraySource(ROWS, weight)
     more = ArraySource(torch.cat([ROWS, ROWS[:10], ROWS[:10]]))
-    told = [
+    history = [
         trained(made(plain, Epochs(s, 200, 0), TrainPlan(Constant(1e-12))), 1).state.history_by_name()["far"][
             0
         ]
         for s in (heavy, more)
     ]
     level = float(start().slope.square().sum())
-    assert (told[0] - level) * 90 == pytest.approx((told[1] - level) * 110, rel=1e-10)
+    assert (history[0] - level) * 90 == pytest.approx((history[1] - level) * 110, rel=1e-10)
 
 
 def test_half_precision_keeps_the_parameters_whole():

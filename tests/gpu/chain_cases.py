@@ -14,7 +14,7 @@ from boxloop.chain import advance
 from boxloop.distributions import DiagonalGaussian, Poisson
 from boxloop.models import FactorModel, Mixture
 from boxloop.numeric import generator
-from contract.distributions import EXPORTED, law_case
+from contract.distributions import EXPORTED, distribution_case
 from estimators.cases import blobs, factors
 from gpu.places import Case
 
@@ -53,8 +53,13 @@ def drawn(kernel: Any, **more: Any) -> Case:
     def case(device: str) -> dict[str, Any]:
         options = {"draws": 20, "warmup": 40, "random_state": 0, "device": device, "mode": "eager", **more}
         found = room.sample_density(density, torch.zeros(3).double(), kernel, chains=8, **options)
-        told = found.diagnosis
-        return {"draws": found["x"], "density": found.log_density, "mcse": told.mcse, "ess": told.ess_bulk}
+        diagnosis = found.diagnosis
+        return {
+            "draws": found["x"],
+            "density": found.log_density,
+            "mcse": diagnosis.mcse,
+            "ess": diagnosis.ess_bulk,
+        }
 
     return case
 
@@ -63,8 +68,8 @@ def constrained(device: str) -> dict[str, Any]:
     rows = tensor([2.1, 1.2, 3.3, 2.7, 1.9], device)
 
     def posterior(values: dict[str, Tensor]) -> Tensor:
-        law = torch.distributions.Normal(values["mean"][:, None], values["scale"][:, None])
-        return law.log_prob(rows).sum(1) - values["scale"]
+        distribution = torch.distributions.Normal(values["mean"][:, None], values["scale"][:, None])
+        return distribution.log_prob(rows).sum(1) - values["scale"]
 
     start = {"mean": torch.tensor(0.0).double(), "scale": torch.tensor(1.0).double()}
     found = room.sample_density(
@@ -183,10 +188,10 @@ def checked(device: str) -> dict[str, Any]:
     return {"z": joint.z, "ranks": ranks.ranks, "moved": moved.invariance, "matrix": matrix}
 
 
-def law(kind: type) -> Case:
+def distribution(kind: type) -> Case:
     def case(device: str) -> dict[str, Any]:
-        made = law_case(kind)
-        here = made.law.to(device)
+        made = distribution_case(kind)
+        here = made.distribution.to(device)
         return {
             "mean": here.mean,
             "variance": here.covariance().diagonal(),
@@ -224,5 +229,8 @@ CASES: dict[str, Case] = {
     "sample_latent-latent_target": latent,
     "sample_parameters-parameter_target": parameters,
     "check_joint-check_ranks-check_reversible-transition": checked,
-    **{f"laws-{kind.__name__}": law(kind) for kind in sorted(EXPORTED, key=lambda kind: kind.__name__)},
+    **{
+        f"distributions-{kind.__name__}": distribution(kind)
+        for kind in sorted(EXPORTED, key=lambda kind: kind.__name__)
+    },
 }

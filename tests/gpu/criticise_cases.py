@@ -42,12 +42,12 @@ def encoder(device: str) -> Any:
 
 
 def gaps(found: criticise.Mega) -> dict[str, Any]:
-    told = {}
+    gaps = {}
     for i, gap in enumerate(found.gaps):
         for name in ("data", "model", "row_error", "node_error", "training_error", "null_error"):
-            told[f"{name} {i}"] = getattr(gap, name)
-        told[f"p {i}"] = gap.p_value
-    return told
+            gaps[f"{name} {i}"] = getattr(gap, name)
+        gaps[f"p {i}"] = gap.p_value
+    return gaps
 
 
 def moments(model: Any, **more: Any) -> Case:
@@ -72,7 +72,7 @@ def calibrated(device: str) -> dict[str, Any]:
     return {"transform": criticise.calibration(mixture(device), blobs(100), nodes=256).transform}
 
 
-def told(device: str) -> dict[str, Any]:
+def information_criteria(device: str) -> dict[str, Any]:
     found = criticise.information_criteria(mixture(device), blobs())
     return {"bic": found.bic, "aic": found.aic, "error": found.error, "icl": found.icl}
 
@@ -128,7 +128,7 @@ def stein(device: str) -> dict[str, Any]:
 
 def norms(device: str) -> dict[str, Any]:
     gap = tensor(np.cov(factors().T), device)
-    law = DiagonalGaussian(tensor(factors(20), device), tensor(np.ones((20, 5)), device))
+    distribution = DiagonalGaussian(tensor(factors(20), device), tensor(np.ones((20, 5)), device))
     value, direction = criticise.operator(gap)
     rows = tensor(factors(3), device)
     return {
@@ -136,7 +136,7 @@ def norms(device: str) -> dict[str, Any]:
         "schatten": criticise.schatten(gap, 1.0),
         "operator": value,
         "direction": direction.abs(),
-        "wide": criticise.second_gap_norm(rows, law, tensor(np.full(20, 0.05), device)),
+        "wide": criticise.second_gap_norm(rows, distribution, tensor(np.full(20, 0.05), device)),
     }
 
 
@@ -192,7 +192,7 @@ CASES: dict[str, Case] = {
     "mega-trained": trained,
     "mega-decoder": decoded,
     "calibration": calibrated,
-    "information_criteria": told,
+    "information_criteria": information_criteria,
     "active_units-aggregate_gap": coded,
     "mmd": discrepancy("quadratic"),
     "mmd-linear": discrepancy("linear"),

@@ -28,34 +28,34 @@ def tensor(rows: Any, device: str) -> Tensor:
 
 def mixture(device: str) -> Mixture[Any]:
     eye = torch.eye(3, dtype=torch.float64, device=device).expand(2, 3, 3).contiguous()
-    law = FullGaussian(tensor([[0.0, 0.0, 0.0], [3.0, -1.0, 2.0]], device), eye, 1e-6)
-    return Mixture(tensor([0.5, 0.5], device).log(), law)
+    distribution = FullGaussian(tensor([[0.0, 0.0, 0.0], [3.0, -1.0, 2.0]], device), eye, 1e-6)
+    return Mixture(tensor([0.5, 0.5], device).log(), distribution)
 
 
 def source(device: str) -> ArraySource:
     return ArraySource(tensor(blobs(), device), tensor(np.linspace(0.5, 1.5, 300), device))
 
 
-def told(outcome: Any) -> dict[str, Any]:
-    return {"trace": outcome.trace, "rounds": outcome.n_iter, **outcome.state.best.named_parameters()}
+def summarise_run(outcome: Any) -> dict[str, Any]:
+    return {"trace": outcome.trace, "iterations": outcome.n_iter, **outcome.state.best.named_parameters()}
 
 
 def climbed(engine: Any) -> Case:
     def case(device: str) -> dict[str, Any]:
         start = fit.EMState(mixture(device))
-        return told(run(engine(source(device)), start, max_iter=30, tol=1e-7, monotone=True))
+        return summarise_run(run(engine(source(device)), start, max_iter=30, tol=1e-7, monotone=True))
 
     return case
 
 
 def streamed(device: str) -> dict[str, Any]:
     step = fit.online_em(fit.Batches(source(device), 50), fit.OnlinePlan())
-    return told(run(step, fit.OnlineState(mixture(device)), max_iter=10))
+    return summarise_run(run(step, fit.OnlineState(mixture(device)), max_iter=10))
 
 
 def ascended(device: str) -> dict[str, Any]:
     step = fit.gradient_ascent(fit.Batches(source(device), 50), Power(0.5, scale=0.1))
-    return told(run(step, fit.AscentState.start(mixture(device)), max_iter=10))
+    return summarise_run(run(step, fit.AscentState.start(mixture(device)), max_iter=10))
 
 
 def raced(device: str) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def linear(device: str) -> dict[str, Any]:
         tensor(np.zeros(5), device), tensor(np.full((5, 1), 0.5), device), tensor(np.ones(5), device)
     )
     rows = ArraySource(tensor(factors(), device))
-    return told(run(fit.generalised_em(rows), fit.EMState(start), max_iter=5))
+    return summarise_run(run(fit.generalised_em(rows), fit.EMState(start), max_iter=5))
 
 
 CASES: dict[str, Case] = {

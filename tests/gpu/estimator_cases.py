@@ -16,7 +16,7 @@ SHORT = {"max_iter": 3, "patience": None, "random_state": 0, "dtype": "float64"}
 
 
 def fitted(kind: type, rows: np.ndarray, params: dict[str, Any], **more: Any) -> Case:
-    """An estimator of latent variables: parameters, scores, codes, rounds, and what is drawn."""
+    """An estimator of latent variables: parameters, scores, codes, iterations, and what is drawn."""
 
     def case(device: str) -> dict[str, Any]:
         fit = kind(**{"random_state": 0, **params, **more}, device=device).fit(rows)
@@ -25,7 +25,7 @@ def fitted(kind: type, rows: np.ndarray, params: dict[str, Any], **more: Any) ->
             **fit.model_.named_parameters(),
             "scores": fit.score_samples(rows),
             "codes": fit.transform(rows),
-            "rounds": fit.n_iter_,
+            "iterations": fit.n_iter_,
             "trace": fit.lower_bounds_,
             "drawn": drawn,
             "latent": latent,
@@ -46,7 +46,7 @@ def with_errors(kind: type, rows: np.ndarray, params: dict[str, Any]) -> Case:
     return case
 
 
-def holed(rows: np.ndarray, share: float = 0.05) -> np.ndarray:
+def with_missing(rows: np.ndarray, share: float = 0.05) -> np.ndarray:
     """The rows with some values missing."""
     return np.where(np.random.default_rng(1).random(rows.shape) < share, np.nan, rows)
 
@@ -61,7 +61,7 @@ MIXED: dict[str, Case] = {
     },
     **{
         f"GaussianMixture-{k}-missing": fitted(
-            boxloop.GaussianMixture, holed(blobs()), {**TWO, "covariance_type": k}
+            boxloop.GaussianMixture, with_missing(blobs()), {**TWO, "covariance_type": k}
         )
         for k in GAUSSIAN
     },
@@ -80,17 +80,17 @@ MIXED: dict[str, Case] = {
         for k in GAUSSIAN
     },
     "PoissonMixture": fitted(boxloop.PoissonMixture, counts(), TWO),
-    "PoissonMixture-missing": fitted(boxloop.PoissonMixture, holed(counts()), TWO),
+    "PoissonMixture-missing": fitted(boxloop.PoissonMixture, with_missing(counts()), TWO),
     "PoissonMixture-errors": with_errors(boxloop.PoissonMixture, counts(), TWO),
     "BernoulliMixture": fitted(boxloop.BernoulliMixture, bits(), TWO),
-    "BernoulliMixture-missing": fitted(boxloop.BernoulliMixture, holed(bits()), TWO),
+    "BernoulliMixture-missing": fitted(boxloop.BernoulliMixture, with_missing(bits()), TWO),
     "MultinomialMixture": fitted(boxloop.MultinomialMixture, documents(), TWO),
-    "MultinomialMixture-missing": fitted(boxloop.MultinomialMixture, holed(documents()), TWO),
+    "MultinomialMixture-missing": fitted(boxloop.MultinomialMixture, with_missing(documents()), TWO),
     "MultinomialMixture-spectral": fitted(boxloop.MultinomialMixture, documents(), TWO, method="spectral"),
     "MultinomialMixture-errors": with_errors(boxloop.MultinomialMixture, documents(), TWO),
     "BayesianMultinomialMixture": fitted(boxloop.BayesianMultinomialMixture, documents(), TWO),
     "FactorAnalysis": fitted(boxloop.FactorAnalysis, factors(), ONE),
-    "FactorAnalysis-missing": fitted(boxloop.FactorAnalysis, holed(factors()), ONE),
+    "FactorAnalysis-missing": fitted(boxloop.FactorAnalysis, with_missing(factors()), ONE),
     "FactorAnalysis-errors": with_errors(boxloop.FactorAnalysis, factors(), ONE),
     **{
         f"FactorAnalysis-{engine}": fitted(
@@ -99,7 +99,7 @@ MIXED: dict[str, Case] = {
         for engine in ENGINES
     },
     "ProbabilisticPCA": fitted(boxloop.ProbabilisticPCA, factors(), ONE),
-    "ProbabilisticPCA-missing": fitted(boxloop.ProbabilisticPCA, holed(factors()), ONE),
+    "ProbabilisticPCA-missing": fitted(boxloop.ProbabilisticPCA, with_missing(factors()), ONE),
     "BayesianFactorAnalysis": fitted(boxloop.BayesianFactorAnalysis, factors(), ONE),
 }
 SPARSE: dict[str, Case] = {
@@ -143,18 +143,18 @@ def inferred(**plan: Any) -> Case:
     def case(device: str) -> dict[str, Any]:
         x, y = views()
         fit = boxloop.RelevantFeatures(2, device=device, **{**SHORT, **plan}).fit(x, y)
-        told, ratio = fit.expect(given=x[:20]), fit.density_ratio(x[:5], y[:5])
+        expectation, ratio = fit.expect(given=x[:20]), fit.density_ratio(x[:5], y[:5])
         return {
             "correlation": fit.correlation_,
             "codes": np.abs(fit.transform(x)),
             "rows": fit.predict(x),
-            "mean": told.mean,
-            "error": told.standard_error,
-            "deviation": told.deviation,
-            "quantile": told.quantile(0.5).value,
-            "tail": told.tail(1.0).value,
-            "ambiguity": told.ambiguity().deviation,
-            "covariance": told.covariance(1).noise,
+            "mean": expectation.mean,
+            "error": expectation.standard_error,
+            "deviation": expectation.deviation,
+            "quantile": expectation.quantile(0.5).value,
+            "tail": expectation.tail(1.0).value,
+            "ambiguity": expectation.ambiguity().deviation,
+            "covariance": expectation.covariance(1).noise,
             "ratio": ratio.value,
             "ratio error": ratio.standard_error,
             "significance": fit.significance(permutations=49).correlation,

@@ -16,7 +16,7 @@ from boxloop.models import EnergyModel, GroupedRows, Perceptron, PoissonResponse
 from boxloop.numeric import generator
 from boxloop.sample import MALA, RandomWalk, Target
 from contract.models import model_cases
-from gpu.engine_cases import tensor, told
+from gpu.engine_cases import summarise_run, tensor
 from gpu.places import Case
 
 
@@ -52,7 +52,7 @@ def drawn(engine: str) -> Case:
                 if engine == "saem"
                 else fit.ascent_em(rows, walks, fit.AscentPlan(tol=1.0))
             )
-            return told(run(step, start, max_iter=4))
+            return summarise_run(run(step, start, max_iter=4))
         assert found is not None
         return {"mean": found.latent_mean, "covariance": found.covariance, **found.errors}
 

@@ -62,7 +62,7 @@ PARTS = {
 
 
 def works(room: ModuleType) -> set[str]:
-    """The public names of a room that compute: functions, estimators, kernels, methods, laws and models."""
+    """The public names of a room that compute: functions, estimators, kernels, methods, distributions and models."""
     found = set()
     for name in room.__all__:
         value: Any = getattr(room, name)

@@ -24,10 +24,16 @@ def test_what_is_added_up_lies_where_the_fit_does_and_comes_back_as_it_was(
     device: str, tmp_path: Path
 ) -> None:
     tests = str(Path(one_rank.__file__).parents[1])
-    told = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    variables = {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "0",
+    }
     done = subprocess.run(
         [sys.executable, one_rank.__file__, str(tmp_path), device],
-        env={**os.environ, **told, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
+        env={**os.environ, **variables, "PYTHONPATH": os.pathsep.join([tests, *sys.path])},
         capture_output=True,
         text=True,
         timeout=240,

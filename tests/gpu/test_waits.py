@@ -1,8 +1,8 @@
-"""How often the host waits for a GPU in ten rounds of a loop.
+"""How often the host waits for a GPU in ten iterations of a loop.
 
-A round of EM asks whether a value is missing, a component empty, a covariance at its floor or too narrow for the quick
-form, a matrix without a factor, and what the objective is: three to seven waits. Networks and chains, whose steps are
-shorter, do not wait at all: see ``test_autoencoder_cuda.py`` and ``test_cuda_chains.py``.
+An iteration of EM asks whether a value is missing, a component empty, a covariance at its floor or too narrow for the
+quick form, a matrix without a factor, and what the objective is: three to seven waits. Networks and chains, whose steps
+are shorter, do not wait at all: see ``test_autoencoder_cuda.py`` and ``test_cuda_chains.py``.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ def accelerated() -> Made:
 
 def diagonal() -> Made:
     model = mixture("cuda")
-    law = DiagonalGaussian(model.family.mean, torch.ones_like(model.family.mean), 1e-6)
-    return fit.em(source("cuda")), fit.EMState(Mixture(model.log_weight, law))
+    distribution = DiagonalGaussian(model.family.mean, torch.ones_like(model.family.mean), 1e-6)
+    return fit.em(source("cuda")), fit.EMState(Mixture(model.log_weight, distribution))
 
 
 def tied() -> Made:
     model = mixture("cuda")
-    law = TiedGaussian(model.family.mean, model.family.factor[0], 1e-6)
-    return fit.em(source("cuda")), fit.EMState(Mixture(model.log_weight, law))
+    distribution = TiedGaussian(model.family.mean, model.family.factor[0], 1e-6)
+    return fit.em(source("cuda")), fit.EMState(Mixture(model.log_weight, distribution))
 
 
 def factor() -> Made:
@@ -60,13 +60,13 @@ def gradient() -> Made:
     return step, fit.AscentState.start(mixture("cuda"))
 
 
-def waits(make: Callable[[], Made], rounds: int) -> int:
+def waits(make: Callable[[], Made], iterations: int) -> int:
     step, state = make()
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
-            run(step, state, max_iter=rounds)
+            run(step, state, max_iter=iterations)
         finally:
             torch.cuda.set_sync_debug_mode("default")
     return sum("synchronizing CUDA operation" in str(one.message) for one in seen)
@@ -75,7 +75,7 @@ def waits(make: Callable[[], Made], rounds: int) -> int:
 @pytest.mark.parametrize(
     ("make", "most"), [(full, 6), (diagonal, 4), (tied, 7), (factor, 5), (accelerated, 8), (gradient, 4)]
 )
-def test_ten_rounds_wait_no_more_often_than_they_must(make: Callable[[], Made], most: int) -> None:
+def test_ten_iterations_wait_no_more_often_than_they_must(make: Callable[[], Made], most: int) -> None:
     waits(make, 12)  # libraries load, and places in triangles are copied, once
     once = waits(make, 1)
     assert 0 < once <= most

@@ -124,7 +124,7 @@ def test_a_mixture_that_is_normal_has_the_divergence_of_the_normal() -> None:
 @every_prior
 @every_head
 def test_the_bound_is_what_its_definition_says(head: str, latent: str) -> None:
-    """Written out with the public laws, draw by draw."""
+    """Written out with the public distributions, draw by draw."""
     model = small(head, latent)
     if model.head.continuous:
         model = model.affine(torch.arange(4.0).double(), torch.tensor([0.1, 2.0, 30.0, 1.0]).double())
@@ -331,7 +331,7 @@ def test_half_precision_changes_the_bound_a_little() -> None:
 @every_prior
 @pytest.mark.parametrize("head", ["low rank", "categories", "shared"])
 def test_half_precision_stays_inside_the_networks(head: str, latent: str) -> None:
-    """Networks that give zero do so in any precision: if a law were halved too, the bound would differ."""
+    """Networks that give zero do so in any precision: if a distribution were halved too, the bound would differ."""
     model = small(head, latent, torch.float32)
     still = {name: getattr(model, name).map(torch.zeros_like) for name in ("encoder", "decoder")}
     model = replace(model, **still)
@@ -447,7 +447,7 @@ def test_parts_that_do_not_fit_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: GaussianHead("full"), "variance must be"),
         (lambda: GaussianHead("shared"), "log_variance belongs"),
@@ -463,16 +463,16 @@ def test_parts_that_do_not_fit_are_named() -> None:
         (lambda: NormalMixturePrior(torch.zeros(2), torch.zeros(2, 3), torch.zeros(2, 2)), "2 weights"),
     ],
 )
-def test_bad_parts_are_refused(make: Any, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_parts_are_refused(make: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()
 
 
 def test_a_variance_has_a_floor() -> None:
     raw = torch.tensor([[0.0, -1e4]]).double().requires_grad_()
-    law = GaussianHead(floor=1e-3).distribution(raw)
-    assert isinstance(law, DiagonalGaussian)
-    assert_close(law.variance.detach(), torch.tensor([[1e-3]]).double())
+    distribution = GaussianHead(floor=1e-3).distribution(raw)
+    assert isinstance(distribution, DiagonalGaussian)
+    assert_close(distribution.variance.detach(), torch.tensor([[1e-3]]).double())
     assert_close(
         LowRankHead(torch.zeros(1, 1), torch.full((1,), -1e4), 1e-3).distribution(torch.zeros(1, 1)).noise,
         torch.tensor([1e-3]),

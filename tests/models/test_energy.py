@@ -1,4 +1,4 @@
-"""Energy models: coordinates, networks, and a law known by its draws."""
+"""Energy models: coordinates, networks, and a distribution known by its draws."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_model_is_a_file_and_back(tmp_path):
     assert torch.equal(found.draws, model.draws)
 
 
-def test_points_and_draws_are_laws():
+def test_points_and_draws_are_distributions():
     rows = normal((50, 3), generator(0))
     drawn, points = Empirical(rows), PointMasses(rows)
     torch.testing.assert_close(drawn.covariance().dense()[0], rows.mT.cov(correction=0))
@@ -185,7 +185,7 @@ def test_criticism_sees_the_mean_over_all_draws():
 
 
 def test_the_error_of_criticism_is_honest():
-    """z-scores of a moment follow Student's law; the share beyond 95% is within 4 deviations (6e-5)."""
+    """z-scores of a moment follow Student's t distribution; the share beyond 95% is within 4 deviations (6e-5)."""
     draws = [normal((400, 1), generator(seed)) for seed in range(300)]
     scores = []
     for rows in draws:
@@ -203,9 +203,9 @@ def test_too_few_draws_have_no_error():
 
 
 def test_a_diagonal_base_serves_as_well():
-    law = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
+    distribution = DiagonalGaussian(torch.zeros(1, 2).double(), torch.ones(1, 2).double())
     network = Perceptron(2, (4,))
-    model = EnergyModel.from_network(network, network.draw_parameters(generator(0)), law)
+    model = EnergyModel.from_network(network, network.draw_parameters(generator(0)), distribution)
     rows = torch.zeros(1, 2).double().requires_grad_()
     (slope,) = torch.autograd.grad(model.log_density(rows + 1.0).sum(), rows)
     torch.testing.assert_close(slope, -torch.ones(1, 2).double())

@@ -1,4 +1,4 @@
-"""Factor analysis against the equations of document 004, its own moments, and itself."""
+"""Factor analysis against the equations of Brownlie (2021), its own moments, and itself."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from boxloop.data import ArraySource, moment_source, summarise_moments
 from boxloop.fit import EMState, em
 from boxloop.loop import run
 from boxloop.models import FactorModel
+from contract.distribution_checks import near, with_missing
 from contract.distributions import uniform
-from contract.law_checks import holed, near
 
 D, K, N = 6, 2, 300
 
@@ -42,7 +42,7 @@ def start(rows: Tensor, expand: bool) -> FactorModel:
 def batch_step(
     mean: np.ndarray, F: np.ndarray, psi: np.ndarray, theta: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Document 004, eq. 4.23 and 4.29 to 4.31, letter for letter, with explicit inverses."""
+    """Brownlie (2021), eq. 4.23 and 4.29 to 4.31, letter for letter, with explicit inverses."""
     T = len(theta)
     d = theta - mean
     Sigma = np.linalg.inv(np.eye(F.shape[1]) + F.T @ np.diag(1 / psi) @ F)
@@ -90,7 +90,7 @@ def test_moments_are_as_good_as_rows(expand: bool, given: str) -> None:
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_the_expanded_step_climbs_faster(gaps: bool) -> None:
-    rows = holed(table(), rate=0.2) if gaps else table()
+    rows = with_missing(table(), rate=0.2) if gaps else table()
     plain = start(table(), expand=False)
     traces = [
         run(em(ArraySource(rows)), EMState(model), max_iter=15, monotone=True).trace
@@ -113,7 +113,7 @@ def test_the_maximum_is_scikit_learns() -> None:
     )
 
 
-def test_the_canonical_form_is_the_same_law() -> None:
+def test_the_canonical_form_is_the_same_distribution() -> None:
     model = truth()
     canonical = model.to_canonical_form()
     assert_close(canonical.moments()[1].dense(), model.moments()[1].dense(), rtol=1e-12, atol=1e-12)
@@ -142,7 +142,7 @@ def test_float32_tiles_agree_with_float64() -> None:
     low, high = model.expect(rows, weight), model.expect(rows.double(), weight)
     assert_close(low.log_likelihood, high.log_likelihood, rtol=1e-6, atol=0)
     near(low.statistics, high.statistics, rtol=1e-6)
-    gappy = holed(rows)
+    gappy = with_missing(rows)
     near(model.expect(gappy, weight), model.expect(gappy.double(), weight))
 
 

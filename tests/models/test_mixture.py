@@ -19,8 +19,8 @@ from boxloop.data import ArraySource
 from boxloop.fit import EMState, em
 from boxloop.loop import run
 from boxloop.models import Mixture
-from contract.distributions import FAMILIES, law_case, uniform
-from contract.law_checks import near
+from contract.distribution_checks import near
+from contract.distributions import FAMILIES, distribution_case, uniform
 
 K, D, N = 3, 4, 400
 KINDS = ("full", "tied", "diag", "spherical")
@@ -53,14 +53,14 @@ def start(kind: str, rows: Tensor) -> tuple[Mixture[Any], np.ndarray]:
     return Mixture(torch.tensor([0.5, 0.2, 0.3], dtype=torch.float64).log(), family), precision.numpy()
 
 
-def peer(kind: str, rows: Tensor, rounds: int) -> GaussianMixture:
+def peer(kind: str, rows: Tensor, iterations: int) -> GaussianMixture:
     model, precision = start(kind, rows)
     reference = GaussianMixture(
         K,
         covariance_type=kind,
         tol=0.0,
         reg_covar=0.0,
-        max_iter=rounds,
+        max_iter=iterations,
         init_params="random",
         random_state=0,
         weights_init=model.log_weight.exp().numpy(),
@@ -73,12 +73,12 @@ def peer(kind: str, rows: Tensor, rounds: int) -> GaussianMixture:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("rounds", [1, 2, 60])
-def test_em_is_scikit_learns(kind: str, rounds: int) -> None:
+@pytest.mark.parametrize("iterations", [1, 2, 60])
+def test_em_is_scikit_learns(kind: str, iterations: int) -> None:
     rows = table()
     model, _ = start(kind, rows)
-    outcome = run(em(ArraySource(rows)), EMState(model), max_iter=rounds, monotone=True)
-    ours, theirs = outcome.state.model, peer(kind, rows, rounds)
+    outcome = run(em(ArraySource(rows)), EMState(model), max_iter=iterations, monotone=True)
+    ours, theirs = outcome.state.model, peer(kind, rows, iterations)
     named = ours.named_parameters()
     for mine, other in (("weights", "weights_"), ("means", "means_"), ("covariances", "covariances_")):
         assert_close(named[mine], torch.from_numpy(getattr(theirs, other)), rtol=1e-10, atol=1e-10)
@@ -102,11 +102,11 @@ def test_float32_tiles_take_the_same_step(kind: str) -> None:
 
 def emptied(family: type, k: int) -> tuple[Mixture[Any], Tensor]:
     """A mixture of which only one component has any weight."""
-    case = law_case(family)
-    law = case.law.select(torch.arange(k) % case.k)
+    case = distribution_case(family)
+    distribution = case.distribution.select(torch.arange(k) % case.k)
     log_weight = torch.full((k,), -800.0, dtype=torch.float64)
     log_weight[1] = 0.0
-    return Mixture(log_weight, law), case.rows
+    return Mixture(log_weight, distribution), case.rows
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.__name__)
@@ -137,12 +137,14 @@ def test_em_goes_on_after_a_repair_and_says_so(family: type) -> None:
 
 def test_the_largest_share_is_split_first() -> None:
     """Two empty components and two living ones: each living one gives a part."""
-    law = law_case(distributions.DiagonalGaussian).law.select(torch.tensor([0, 1, 2, 2]))
-    model = Mixture(torch.full((4,), 0.25, dtype=torch.float64).log(), law)
-    rows = law_case(distributions.DiagonalGaussian).rows
+    distribution = distribution_case(distributions.DiagonalGaussian).distribution.select(
+        torch.tensor([0, 1, 2, 2])
+    )
+    model = Mixture(torch.full((4,), 0.25, dtype=torch.float64).log(), distribution)
+    rows = distribution_case(distributions.DiagonalGaussian).rows
     share = torch.zeros(4, len(rows)).double()
     share[0, ::2], share[1, 1::2] = 1.0, 1.0
-    _, notes = model.repair_statistics(law.view(rows).summarise(share))
+    _, notes = model.repair_statistics(distribution.view(rows).summarise(share))
     assert notes == (
         "component 2 was empty; component 0 was split",
         "component 3 was empty; component 1 was split",
@@ -153,7 +155,7 @@ def test_a_tied_covariance_survives_a_repair_far_from_the_data() -> None:
     family = distributions.TiedGaussian(
         torch.tensor([[50.0, 50.0], [80.0, 0.0]], dtype=torch.float64), 9 * torch.eye(2).double()
     )
-    rows = law_case(distributions.TiedGaussian).rows
+    rows = distribution_case(distributions.TiedGaussian).rows
     statistics = family.view(rows).summarise(
         torch.stack([torch.ones(len(rows)), torch.zeros(len(rows))]).double()
     )

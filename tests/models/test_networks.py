@@ -88,7 +88,7 @@ def test_what_a_module_does_not_train_follows_it_to_another_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (lambda: Layers(0, (), 1), "at least one column"),
         (lambda: Layers(1, (4, 0), 1), "at least one column"),
@@ -97,6 +97,6 @@ def test_what_a_module_does_not_train_follows_it_to_another_precision() -> None:
         (lambda: Deconvolutions((1, 5, 28), (4, 4, 4), 1), "cannot be halved 3 times"),
     ],
 )
-def test_bad_networks_are_refused(make, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_bad_networks_are_refused(make, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         make()

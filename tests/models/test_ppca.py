@@ -12,8 +12,8 @@ from boxloop.data import ArraySource
 from boxloop.fit import EMState, em
 from boxloop.loop import run
 from boxloop.models import PrincipalModel
+from contract.distribution_checks import near, slope
 from contract.distributions import uniform
-from contract.law_checks import near, slope
 
 D, N = 6, 200
 ONES = torch.ones(N, dtype=torch.float64)

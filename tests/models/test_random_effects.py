@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
-from torch import distributions as law
+from torch import distributions as distribution
 
 from boxloop.models import EffectSums, GroupedRows, RandomEffects, find_modes, group_log_likelihood
 from boxloop.numeric import ConditionError, generator
@@ -29,13 +29,17 @@ def test_the_joint_density_is_that_of_torch(kind: str, q: int) -> None:
     rows, model, m = make_table(kind, q).rows(), make_model(kind, q), 3
     z = effects(model, rows, m)
     found = model.log_joint(rows, z)
-    prior = law.MultivariateNormal(torch.zeros(q).double(), scale_tril=model.factor).log_prob(z)
+    prior = distribution.MultivariateNormal(torch.zeros(q).double(), scale_tril=model.factor).log_prob(z)
     for i in (0, 7, rows.n_groups - 1):
         here = rows.group == i
         for j in range(m):
             place = i * m + j
             level = rows.fixed[here] @ model.coefficients + rows.random[here] @ z[place]
-            response = law.Bernoulli(logits=level) if kind == "bernoulli" else law.Poisson(level.exp())
+            response = (
+                distribution.Bernoulli(logits=level)
+                if kind == "bernoulli"
+                else distribution.Poisson(level.exp())
+            )
             expected = response.log_prob(rows.response[here]).sum() + prior[place]
             torch.testing.assert_close(found[place], expected, rtol=1e-12, atol=1e-12)
 

@@ -1,4 +1,4 @@
-"""Factor analysis as a law over its parameters: identities, closed forms, the evidence, planted bugs.
+"""Factor analysis as a distribution over its parameters: identities, closed forms, the evidence, planted bugs.
 
 Statistical tests are z-scores; those of ``contract.scores`` carry their own rate, the others are beyond 4.5: 7e-6 each.
 """
@@ -33,7 +33,7 @@ from boxloop.models import (
 from boxloop.numeric import generator, normal
 from boxloop.sample import MALA, Target, annealed_importance, choose_temperatures
 from contract import model_checks
-from contract.law_checks import near, slope
+from contract.distribution_checks import near, slope
 from contract.models import ModelCase
 from models.variational_factor_cases import (
     Case,
@@ -101,7 +101,7 @@ def test_contract(gone: float, check: Callable[[ModelCase], None]) -> None:
 
 @both
 def test_the_slope_of_the_bound_is_that_of_complete(gone: float) -> None:
-    """Fisher's identity, of the law's parameters."""
+    """Fisher's identity, of the distribution's parameters."""
     case = make_case(gone)
     statistics = case.model.expect(case.rows, case.weight).statistics
     by_q = slope(lambda model: model.expected_log_likelihood(statistics), case.model)
@@ -153,20 +153,24 @@ def test_coefficients_without_width_give_the_gaussian_posterior(gone: float) -> 
 
 
 def test_without_factors_the_bound_is_the_evidence() -> None:
-    """Then q is the exact posterior: every column has a multivariate Student law."""
+    """Then q is the exact posterior: every column has a multivariate Student distribution."""
     case = make_case(k=0, n=12, expand=False)
     case = replace(case, weight=torch.ones(12).double())
     model = replace(case.model, total=12.0).solve(known_factors(case.rows, case.weight, 0))
-    law, evidence = model.parameter_prior, 0.0
+    distribution, evidence = model.parameter_prior, 0.0
     for j, x in enumerate(case.rows.mT.numpy()):
         shape = (
-            float(law.noise_rate[j]) / law.noise_shape * (torch.eye(12).double() + 1.0 / law.strength).numpy()
+            float(distribution.noise_rate[j])
+            / distribution.noise_shape
+            * (torch.eye(12).double() + 1.0 / distribution.strength).numpy()
         )
-        evidence += multivariate_t([float(law.centre[j])] * 12, shape, df=2 * law.noise_shape).logpdf(x)
+        evidence += multivariate_t(
+            [float(distribution.centre[j])] * 12, shape, df=2 * distribution.noise_shape
+        ).logpdf(x)
     assert_close(bound(model, replace(case, model=model)), float(evidence), rtol=1e-10, atol=1e-10)
 
 
-def quadrature_evidence(rows: Tensor, law: RelevancePrior, nodes: int = 48) -> float:
+def quadrature_evidence(rows: Tensor, distribution: RelevancePrior, nodes: int = 48) -> float:
     """log p(rows) for one factor: columns in closed form given factors and relevance, those by quadrature."""
     import numpy as np
 
@@ -176,18 +180,22 @@ def quadrature_evidence(rows: Tensor, law: RelevancePrior, nodes: int = 48) -> f
     grid = torch.stack(torch.meshgrid(*[z] * n, indexing="ij"), -1).reshape(-1, n)
     log_grid = sum(part.reshape(-1) for part in torch.meshgrid(*[log_w] * n, indexing="ij"))
     log_alpha = torch.linspace(-14.0, 8.0, 400, dtype=torch.float64)
-    gamma = torch.distributions.Gamma(law.relevance_shape, law.relevance_rate)
+    gamma = torch.distributions.Gamma(distribution.relevance_shape, distribution.relevance_rate)
     levels = []
     for point in log_alpha:
         alpha = point.exp()
-        inner = torch.eye(n).double() + grid[:, :, None] * grid[:, None, :] / alpha + 1.0 / law.strength
+        inner = (
+            torch.eye(n).double() + grid[:, :, None] * grid[:, None, :] / alpha + 1.0 / distribution.strength
+        )
         factor = torch.linalg.cholesky(inner)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
-        away = torch.linalg.solve_triangular(factor, (rows - law.centre).expand(len(grid), n, d), upper=False)
-        a = law.noise_shape
+        away = torch.linalg.solve_triangular(
+            factor, (rows - distribution.centre).expand(len(grid), n, d), upper=False
+        )
+        a = distribution.noise_shape
         density = torch.lgamma(torch.tensor(a + 0.5 * n)) - math.lgamma(a) - 0.5 * n * math.log(2 * math.pi)
-        column = density.double() + a * law.noise_rate.log() - 0.5 * log_det[:, None]
-        column = column - (a + 0.5 * n) * (law.noise_rate + 0.5 * away.square().sum(1)).log()
+        column = density.double() + a * distribution.noise_rate.log() - 0.5 * log_det[:, None]
+        column = column - (a + 0.5 * n) * (distribution.noise_rate + 0.5 * away.square().sum(1)).log()
         whole = torch.logsumexp(column.sum(1) + log_grid, 0)
         levels.append(whole + gamma.log_prob(alpha.float()).double() + point)
     return float(torch.logsumexp(torch.stack(levels), 0)) + math.log(float(log_alpha[1] - log_alpha[0]))
@@ -195,12 +203,12 @@ def quadrature_evidence(rows: Tensor, law: RelevancePrior, nodes: int = 48) -> f
 
 def test_the_bound_is_below_the_evidence_of_two_rows() -> None:
     rows = torch.tensor([[1.0, -0.5, 0.8], [-0.7, 0.9, -1.2]]).double()
-    law = RelevancePrior(torch.zeros(3).double(), torch.full((3,), 0.5).double(), 1.5, 0.1, 1.0, 1.0)
+    distribution = RelevancePrior(torch.zeros(3).double(), torch.full((3,), 0.5).double(), 1.5, 0.1, 1.0, 1.0)
     weight = torch.ones(2).double()
-    start = VariationalFactor.from_prior(law, 1, 2.0).solve(known_factors(rows, weight, 1))
+    start = VariationalFactor.from_prior(distribution, 1, 2.0).solve(known_factors(rows, weight, 1))
     _, levels = sweeps(Case(start, rows, weight), 300)
-    evidence = quadrature_evidence(rows, law)
-    assert abs(evidence - quadrature_evidence(rows, law, nodes=32)) < 1e-3
+    evidence = quadrature_evidence(rows, distribution)
+    assert abs(evidence - quadrature_evidence(rows, distribution, nodes=32)) < 1e-3
     assert evidence - 2.5 < levels[-1] < evidence  # two rows say little: 2.2 nats, 0.7 of them the sign
     assert levels[-1] - levels[-2] < 1e-9
 
@@ -209,12 +217,12 @@ def test_the_bound_is_below_the_evidence_of_many_rows() -> None:
     """The evidence by annealed importance sampling, relevances integrated out; both signs of the factor count."""
     case = make_case(n=40, d=3, k=1)
     case = replace(case, weight=torch.ones(40).double(), model=replace(case.model, total=40.0))
-    (fitted, levels), law = sweeps(case, 200), case.model.parameter_prior
+    (fitted, levels), distribution = sweeps(case, 200), case.model.parameter_prior
     second, first = case.rows.mT @ case.rows, case.rows.sum(0)
 
     def density(theta: Tensor) -> Tensor:
         mean, loadings, log_noise = theta.split(3, dim=1)
-        noise, strength = log_noise.exp(), law.strength
+        noise, strength = log_noise.exp(), distribution.strength
         cross = loadings[:, :, None] * loadings[:, None, :]
         factor = torch.linalg.cholesky(cross + torch.diag_embed(noise))
         away = second - mean[:, :, None] * first - first[:, None] * mean[:, None, :]
@@ -222,11 +230,11 @@ def test_the_bound_is_below_the_evidence_of_many_rows() -> None:
         misfit = torch.cholesky_solve(away, factor).diagonal(dim1=-2, dim2=-1).sum(1)
         log_det = 2.0 * factor.diagonal(dim1=-2, dim2=-1).log().sum(1)
         value = -0.5 * (misfit + 40.0 * (log_det + 3 * math.log(2 * math.pi)))
-        a, b = law.noise_shape, law.noise_rate
+        a, b = distribution.noise_shape, distribution.noise_rate
         value = value + (a * b.log() - math.lgamma(a) - a * log_noise - b / noise).sum(1)
-        apart = strength * (mean - law.centre).square() / noise
+        apart = strength * (mean - distribution.centre).square() / noise
         value = value + 0.5 * (math.log(strength) - math.log(2 * math.pi) - log_noise - apart).sum(1)
-        shape, rate = law.relevance_shape, law.relevance_rate
+        shape, rate = distribution.relevance_shape, distribution.relevance_rate
         size = rate + 0.5 * (loadings.square() / noise).sum(1)
         value = value + shape * math.log(rate) - math.lgamma(shape) + math.lgamma(shape + 1.5)
         return value - 0.5 * log_noise.sum(1) - 1.5 * math.log(2 * math.pi) - (shape + 1.5) * size.log()
@@ -248,12 +256,12 @@ def test_the_bound_is_below_the_evidence_of_many_rows() -> None:
 
 @both
 def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
-    """With the law of the factors carried along; relevances at their best for every change."""
+    """With the distribution of the factors carried along; relevances at their best for every change."""
     case = make_case(gone, n=25, expand=False)
-    model, law = case.model, case.model.parameter_prior
+    model, distribution = case.model, case.model.parameter_prior
     mean, spread = model.posterior(case.rows)
     inner = model.expect(case.rows, case.weight).statistics.latent
-    turn = best_transformation(inner, model.coefficient_moments(), 4, law)
+    turn = best_transformation(inner, model.coefficient_moments(), 4, distribution)
     assert_close(turn.forward @ turn.back, torch.eye(3).double(), rtol=1e-10, atol=1e-10)
 
     def height(forward: Tensor) -> float:
@@ -263,7 +271,7 @@ def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
             coefficients=model.coefficients @ back,
             coefficient_covariance=back.mT @ model.coefficient_covariance @ back,
         )
-        rate = law.relevance_rate + 0.5 * turned.coefficient_moments().diagonal()[:-1]
+        rate = distribution.relevance_rate + 0.5 * turned.coefficient_moments().diagonal()[:-1]
         turned = replace(turned, relevance_rate=rate)
         a = forward[:-1, :-1]
         moved = (mean @ a.mT + forward[:-1, -1], a @ spread @ a.mT)
@@ -281,7 +289,7 @@ def test_no_other_change_of_factors_raises_the_bound_more(gone: float) -> None:
 
 @pytest.mark.parametrize(("n", "error"), [(12, 0.02), (60, 0.004), (300, 0.001)])
 @both
-def test_predictive_density_is_that_of_students_laws(n: int, error: float, gone: float) -> None:
+def test_predictive_density_is_that_of_students_distributions(n: int, error: float, gone: float) -> None:
     """One factor: the integral over it by 4000 points, the columns independent given it. Rows far out err more."""
     import numpy as np
 
@@ -401,7 +409,7 @@ def test_standard_errors_where_values_are_missing(k: int, gone: float, error: fl
     assert_close(found.loadings.reshape(-1), exact[: d * k], rtol=error, atol=0.0)
 
 
-def test_draws_have_the_moments_of_the_law() -> None:
+def test_draws_have_the_moments_of_the_distribution() -> None:
     model = make_case(0.3).model
     mean, loadings, noise = model.draw(40_000, generator(0))
     sd = model.standard_deviations()
@@ -441,7 +449,7 @@ def test_a_prior_must_be_proper() -> None:
 
 
 class Sharp(VariationalFactor):
-    """The law of the factors does not know that loadings are uncertain."""
+    """The distribution of the factors does not know that loadings are uncertain."""
 
     def e_step(self) -> FactorEStep:
         return replace(super().e_step(), covariance=torch.zeros_like(self.coefficient_covariance))
@@ -463,12 +471,14 @@ class AllRows(VariationalFactor):
 
 
 class FreeRelevance(VariationalFactor):
-    """The law of relevances costs nothing."""
+    """The distribution of relevances costs nothing."""
 
     def divergence(self) -> Tensor:
-        law, d = self.parameter_prior, len(self.rate)
-        relevance = InverseGamma(self.relevance_rate.new_full((1,), law.shape(d)), self.relevance_rate)
-        return super().divergence() - relevance.divergence(law.relevance_prior()).sum()
+        distribution, d = self.parameter_prior, len(self.rate)
+        relevance = InverseGamma(
+            self.relevance_rate.new_full((1,), distribution.shape(d)), self.relevance_rate
+        )
+        return super().divergence() - relevance.divergence(distribution.relevance_prior()).sum()
 
 
 class TurnedBack(VariationalFactor):

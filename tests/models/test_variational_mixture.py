@@ -19,7 +19,7 @@ from boxloop.fit import EMState, accelerated_em, elbo, em
 from boxloop.loop import MonotonicityError, run
 from boxloop.models import VariationalMixture
 from boxloop.numeric import generator
-from contract.law_checks import holed, near
+from contract.distribution_checks import near, with_missing
 from contract.scores import assert_scores, mean_scores, moment_scores
 from models.variational_cases import (
     GAUSSIAN,
@@ -41,7 +41,7 @@ EXACT = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def gaps(kind: str, rows: Tensor) -> Tensor:
-    return holed(rows, rate=0.25)
+    return with_missing(rows, rate=0.25)
 
 
 @every_kind
@@ -188,7 +188,7 @@ def test_predictive(kind: str, weights: str) -> None:
     sampled, z = model.sample(20_000, generator(1))
     mean, covariance = model.moments()
     assert_scores(mean_scores(sampled, mean))
-    if kind == "words":  # fourth moments of t laws with few degrees of freedom are not finite
+    if kind == "words":  # fourth moments of t distributions with few degrees of freedom are not finite
         assert_scores(moment_scores(sampled, mean, covariance.dense()[0]))
     share = torch.nn.functional.one_hot(z.long(), 3).double()
     assert_scores(mean_scores(share[:, :2], model.parameter_posterior.weights.mean()[:2]))
@@ -217,7 +217,7 @@ def test_it_can_be_criticised() -> None:
     assert 0.0 < result.p_value <= 1.0
 
 
-def test_extrapolations_that_are_no_laws_are_told() -> None:
+def test_extrapolations_that_are_no_distributions_are_reported() -> None:
     rows = rows_of("full", 30)
     model = begun(prior_of("full", 3), rows)
     mean = model.expect(rows, torch.ones(30).double()).statistics * (1 / 30)
@@ -275,8 +275,8 @@ class OneRowTooMany(NormalInverseWishart):
     """Counts a row twice in the degrees of freedom."""
 
     def posterior(self, sums: Tensor) -> Any:
-        law = super().posterior(sums)
-        return replace(law, dof=law.dof + 1.0)
+        distribution = super().posterior(sums)
+        return replace(distribution, dof=distribution.dof + 1.0)
 
 
 @dataclass(frozen=True)

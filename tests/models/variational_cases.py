@@ -55,8 +55,8 @@ def rows_of(kind: str, n: int, seed: int = 0, d: int = D) -> Tensor:
     side = torch.arange(n) % 2
     if kind == "words":
         chance = torch.tensor([0.8, *[0.2 / (d - 1)] * (d - 1)]).double()
-        laws = torch.where(side[:, None] == 0, chance, chance.flip(0))
-        drawn = torch.multinomial(laws, 6, replacement=True, generator=stream)
+        distributions = torch.where(side[:, None] == 0, chance, chance.flip(0))
+        drawn = torch.multinomial(distributions, 6, replacement=True, generator=stream)
         return torch.nn.functional.one_hot(drawn, d).sum(1).double()
     return normal((n, d), stream) + 2.0 * (2.0 * side[:, None] - 1.0)
 
@@ -78,10 +78,10 @@ def bound(model: VariationalMixture[Any], rows: Tensor, weight: Tensor | None = 
     return elbo(model, model.expect(rows, weight)) * float(weight.sum()) + extra
 
 
-def climbed(model: VariationalMixture[Any], rows: Tensor, rounds: int = 200) -> VariationalMixture[Any]:
-    """The model after so many rounds, or when the last one has changed nothing but the last digits."""
+def climbed(model: VariationalMixture[Any], rows: Tensor, iterations: int = 200) -> VariationalMixture[Any]:
+    """The model after so many iterations, or when the last one has changed nothing but the last digits."""
     weight = torch.ones(len(rows), dtype=torch.float64)
-    for _ in range(rounds):
+    for _ in range(iterations):
         before, model = model, model.solve(model.expect(rows, weight).statistics)
         pairs = zip(model.parameter_posterior.leaves(), before.parameter_posterior.leaves(), strict=True)
         if all(torch.allclose(new, old, rtol=1e-12, atol=1e-12) for (_, new), (_, old) in pairs):
@@ -112,16 +112,17 @@ def joints(kind: str, prior: MixturePrior, rows: Tensor) -> Tensor:
     k = prior.n_components
     found: list[Tensor] = []
 
-    def follow(at: int, law: Any, count: Tensor, value: Tensor) -> None:
+    def follow(at: int, distribution: Any, count: Tensor, value: Tensor) -> None:
         if at == len(rows):
             found.append(value)
             return
         ahead = (
-            law.predictive().log_prob(rows[at : at + 1])[:, 0] + prior.weights.posterior(count).mean().log()
+            distribution.predictive().log_prob(rows[at : at + 1])[:, 0]
+            + prior.weights.posterior(count).mean().log()
         )
         for component in range(k):
             seen = hard_sums(kind, torch.nan_to_num(rows[at]), component, k)
-            after = law if at + 1 == len(rows) else law.update(seen)
+            after = distribution if at + 1 == len(rows) else distribution.update(seen)
             follow(at + 1, after, count + seen.features[:, 0], value + ahead[component])
 
     zero = torch.zeros(k, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Small laws over the parameters of factor analysis, and their evidence bound derived a second time."""
+"""Small distributions over the parameters of factor analysis, and their evidence bound derived a second time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from boxloop.numeric import generator, normal
 
 @dataclass(frozen=True)
 class Case:
-    """A law that knows some rows a little, and the rows."""
+    """A distribution that knows some rows a little, and the rows."""
 
     model: Any
     rows: Tensor
@@ -32,7 +32,7 @@ class Case:
 def make_case(
     gone: float = 0.0, n: int = 30, d: int = 4, k: int = 2, kind: type = VariationalFactor, **more: Any
 ) -> Case:
-    """One round from arbitrary factors: nothing of the law is at its best."""
+    """One iteration from arbitrary factors: nothing of the distribution is at its best."""
     stream = generator(5)
     uniform = {"generator": stream, "dtype": torch.float64}
     rows = normal((n, k), stream) @ normal((k, d), stream) + 0.5 * normal((n, d), stream) + 1.0
@@ -56,8 +56,8 @@ def known_factors(rows: Tensor, weight: Tensor, k: int, seed: int = 6) -> Linear
 
 
 def second_bound(case: Case, factors: tuple[Tensor, Tensor] | None = None) -> Tensor:
-    """E[log p(x, z, F, tau, alpha)] less E[log q], term by term; with any Gaussian laws of the factors."""
-    model, law = case.model, case.model.parameter_prior
+    """E[log p(x, z, F, tau, alpha)] less E[log q], term by term; with any Gaussian distributions of the factors."""
+    model, distribution = case.model, case.model.parameter_prior
     d, size = model.coefficients.shape
     mean, spread = model.posterior(case.rows) if factors is None else factors
     u = torch.cat([mean, torch.ones(len(mean), 1).double()], 1)
@@ -65,14 +65,17 @@ def second_bound(case: Case, factors: tuple[Tensor, Tensor] | None = None) -> Te
     outer[:, :-1, :-1] += spread
     noise = Gamma(model.shape.expand(d), model.rate)
     log_noise = torch.digamma(noise.concentration) - noise.rate.log()
-    alpha = Gamma(torch.full_like(model.relevance_rate, law.shape(d)), model.relevance_rate)
+    alpha = Gamma(torch.full_like(model.relevance_rate, distribution.shape(d)), model.relevance_rate)
     log_alpha = torch.digamma(alpha.concentration) - alpha.rate.log()
     seen = (~torch.isnan(case.rows)).double() * case.weight[:, None]
     wide = model.coefficient_covariance.expand(d, size, size)
     log_2pi = math.log(2 * math.pi)
-    total = -kl_divergence(noise, Gamma(torch.full_like(model.rate, law.noise_shape), law.noise_rate)).sum()
+    total = -kl_divergence(
+        noise, Gamma(torch.full_like(model.rate, distribution.noise_shape), distribution.noise_rate)
+    ).sum()
     before = Gamma(
-        torch.full_like(alpha.rate, law.relevance_shape), torch.full_like(alpha.rate, law.relevance_rate)
+        torch.full_like(alpha.rate, distribution.relevance_shape),
+        torch.full_like(alpha.rate, distribution.relevance_rate),
     )
     total = total - kl_divergence(alpha, before).sum()
     for j in range(d):
@@ -83,10 +86,10 @@ def second_bound(case: Case, factors: tuple[Tensor, Tensor] | None = None) -> Te
         misfit = t * x.square() - 2 * t * x * (u @ m) + fitted
         total = total + 0.5 * (seen[:, j] @ (log_noise[j] - log_2pi - misfit))
         away = m.clone()
-        away[-1] -= law.centre[j]
+        away[-1] -= distribution.centre[j]
         squares = t * away.square() + v.diagonal()
-        precision = torch.cat([alpha.mean, torch.full((1,), law.strength, dtype=torch.float64)])
-        level = log_alpha.sum() + math.log(law.strength) + size * (log_noise[j] - log_2pi)
+        precision = torch.cat([alpha.mean, torch.full((1,), distribution.strength, dtype=torch.float64)])
+        level = log_alpha.sum() + math.log(distribution.strength) + size * (log_noise[j] - log_2pi)
         total = total + 0.5 * (level - precision @ squares)
         total = total + MultivariateNormal(m, v).entropy() - 0.5 * size * log_noise[j]
     plain = MultivariateNormal(torch.zeros(size - 1).double(), torch.eye(size - 1).double())
@@ -101,12 +104,12 @@ def bound(model: Any, case: Case) -> float:
     return elbo(model, case.source.reduce(model.expect)) * float(case.weight.sum())
 
 
-def sweeps(case: Case, rounds: int) -> tuple[Any, list[float]]:
-    """The law after some rounds, and the bound before each."""
+def sweeps(case: Case, iterations: int) -> tuple[Any, list[float]]:
+    """The distribution after some iterations, and the bound before each."""
     from boxloop.fit import EMState
 
     state, levels, step = EMState(case.model), [], em(case.source, elbo)
-    for _ in range(rounds):
+    for _ in range(iterations):
         done = step(state)
         state = done.state
         levels.append(done.objective * float(case.weight.sum()))
@@ -118,9 +121,9 @@ def check_bound(case: Case) -> None:
     torch.testing.assert_close(bound(case.model, case), float(second_bound(case)), rtol=1e-10, atol=1e-10)
 
 
-def check_monotone(case: Case, rounds: int = 40) -> None:
+def check_monotone(case: Case, iterations: int = 40) -> None:
     """No sweep lowers the bound, and the first ones raise it."""
-    levels = torch.tensor(sweeps(case, rounds)[1]).double()
+    levels = torch.tensor(sweeps(case, iterations)[1]).double()
     assert float((levels[:-1] - levels[1:]).max()) <= 1e-10 * float(levels.abs().max()), "the bound fell"
     assert float(levels[2] - levels[0]) > 1e-3
 
@@ -128,15 +131,17 @@ def check_monotone(case: Case, rounds: int = 40) -> None:
 def check_regression(case: Case) -> None:
     """With known factors and relevances every column has the normal-gamma posterior of a regression."""
     model = replace(case.model, expand=False)
-    k, law = model.loadings.shape[1], model.parameter_prior
+    k, distribution = model.loadings.shape[1], model.parameter_prior
     found = model.solve(known_factors(case.rows, case.weight, k) * 0.01)  # averages: only ratios matter
     u = torch.cat([normal((len(case.rows), k), generator(6)), torch.ones(len(case.rows), 1).double()], 1)
-    precision = torch.diag(torch.cat([model.precision, torch.full((1,), law.strength, dtype=torch.float64)]))
+    precision = torch.diag(
+        torch.cat([model.precision, torch.full((1,), distribution.strength, dtype=torch.float64)])
+    )
     for j, x in enumerate(case.rows.mT):
         seen = ~torch.isnan(x)
         design, y, w = u[seen], x[seen], case.weight[seen]
         before = torch.zeros(k + 1).double()
-        before[-1] = law.centre[j]
+        before[-1] = distribution.centre[j]
         spread = torch.linalg.inv(precision + design.mT @ (design * w[:, None]))
         mean = spread @ (precision @ before + design.mT @ (w * y))
         misfit = w @ (y - design @ mean).square() + (mean - before) @ precision @ (mean - before)
@@ -145,7 +150,7 @@ def check_regression(case: Case) -> None:
         torch.testing.assert_close(
             found.coefficient_covariance.expand(len(case.rows.mT), -1, -1)[j], spread, **close
         )
-        torch.testing.assert_close(found.rate[j], law.noise_rate[j] + 0.5 * misfit, **close)
+        torch.testing.assert_close(found.rate[j], distribution.noise_rate[j] + 0.5 * misfit, **close)
         torch.testing.assert_close(
-            found.shape.expand(len(found.rate))[j], law.noise_shape + 0.5 * w.sum(), **close
+            found.shape.expand(len(found.rate))[j], distribution.noise_shape + 0.5 * w.sum(), **close
         )

@@ -145,8 +145,8 @@ def test_without_a_stated_prior_the_decay_is_read_as_one():
     posterior, optimiser = trained(rate=0.05, decay=RIGHT, steps=300)
     found = judge(posterior, optimiser=optimiser, prior_precision=None, noise=None, chains=0)
     assert levels(found)["Weight decay"] == "not run"
-    told = next(concern for concern in found.concerns if concern.what == "Weight decay")
-    assert "corresponds to" in told.why
+    concern = next(concern for concern in found.concerns if concern.what == "Weight decay")
+    assert "corresponds to" in concern.why
     assert len(found.assumptions) == 2
     assert found.last_layer.noise[0] == pytest.approx(SIGMA, rel=0.15)
     assert "Assumed" in str(found)
@@ -194,9 +194,9 @@ def test_large_networks_are_not_sampled_unless_asked():
     layout = Layout.from_network(net)
     distribution = WeightDistribution.point(layout.read(net, torch.empty(layout.size)))
     found = judge(fixed(net, distribution))
-    told = next(concern for concern in found.concerns if concern.what.startswith("Hamiltonian"))
-    assert told.level == "not run"
-    assert "1001 weights" in told.why
+    concern = next(concern for concern in found.concerns if concern.what.startswith("Hamiltonian"))
+    assert concern.level == "not run"
+    assert "1001 weights" in concern.why
     assert levels(found)["Last layer"] == "bad"
 
 

@@ -189,7 +189,7 @@ def test_memory_bounds_what_goes_at_once() -> None:
     NetworkDraws.allocate([part_of(Watched().double())], 4).evaluate(rows(500, 3), memory=2**20)
     assert max(n for n, _ in seen) == 2**20 // (
         4 * 8000
-    )  # four live tensors of 8 kB a row, one draw at a time
+    )  # four live tensors of 8 kB per row, one draw at a time
     assert sum(n for n, _ in seen) >= 4 * 500
 
 

@@ -187,12 +187,12 @@ def test_members_differ_in_start_and_order() -> None:
     assert not torch.equal(two, three)
     orders: list[float] = []
 
-    def told(draws: Generator) -> list[tuple[Tensor, Tensor]]:
+    def record(draws: Generator) -> list[tuple[Tensor, Tensor]]:
         batches = shuffled(draws)
         orders.append(batches[0][0][0, 0].item())
         return batches
 
-    fitted(batches=told)
+    fitted(batches=record)
     assert len(set(orders)) == 3
 
 
@@ -241,10 +241,10 @@ class Stopping:
 
 
 def test_ctrl_c_keeps_the_members_so_far() -> None:
-    with pytest.warns(WeightWarning) as told:
+    with pytest.warns(WeightWarning) as record:
         multi = fitted(loss=Stopping(16 + 2))
     assert len(multi) == 1
-    assert "the mixture has 1 of 3 members" in str(told[-1].message)
+    assert "the mixture has 1 of 3 members" in str(record[-1].message)
     with pytest.warns(WeightWarning):
         assert len(fitted(loss=Stopping(16 + 10))) == 2  # the second had been observed for an epoch
     with pytest.raises(KeyboardInterrupt), pytest.warns(WeightWarning):

@@ -89,7 +89,7 @@ def test_the_mode_is_that_of_logistic_regression():
     np.testing.assert_allclose(found.distribution.mean.reshape(3, -1), peer.coef_, atol=1e-5)
 
 
-def test_classes_that_can_be_told_apart_have_a_mode_all_the_same():
+def test_classes_that_can_be_distinguished_have_a_mode_all_the_same():
     x = rows(60)
     y = (x[:, 0] > 0).long()
     found = last_layer_laplace(nn.Linear(3, 2).double(), 50.0 * x, y, "classification", 1e-3)
@@ -191,15 +191,15 @@ def test_it_is_a_part_for_predictions():
 
 
 @pytest.mark.parametrize(
-    ("net", "told"),
+    ("net", "message"),
     [
         (nn.Sequential(nn.Linear(3, 2), nn.Softmax(1)), "remove what follows the layer"),
         (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), "an nn.Linear there"),
         (nn.Linear(3, 2000), "at most 4096"),
     ],
 )
-def test_networks_that_do_not_end_in_a_linear_layer(net, told):
-    with pytest.raises(ValueError, match=told):
+def test_networks_that_do_not_end_in_a_linear_layer(net, message):
+    with pytest.raises(ValueError, match=message):
         last_layer_laplace(net.double(), rows(), classes(rows(), 2), "classification", 1.0)
 
 

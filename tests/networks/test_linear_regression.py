@@ -56,9 +56,9 @@ def spectrum(x, y) -> Spectrum:
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 def test_the_posterior_is_that_of_the_document(n, d):
     x, y = problem(n, d)
-    found, told = linear_regression(RegressionMoments.from_rows(x, y), 0.3, 1.7)
+    found, concerns = linear_regression(RegressionMoments.from_rows(x, y), 0.3, 1.7)
     mean, covariance, evidence = dense(x, y, 0.3, 1.7)
-    assert told == ()
+    assert concerns == ()
     np.testing.assert_allclose(found.coefficients()[0], mean, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(found.covariance(), covariance, rtol=1e-9, atol=1e-11)
     np.testing.assert_allclose(found.log_evidence[0], evidence, rtol=1e-10)
@@ -111,8 +111,8 @@ def test_the_evidence_by_quadrature_in_two_dimensions():
 @pytest.mark.parametrize("seed", range(5))
 def test_the_gradient_of_the_evidence_vanishes_where_it_is_highest(n, d, seed):
     x, y = problem(n, d, seed + 10, noise=0.5)
-    found, told = linear_regression(RegressionMoments.from_rows(x, y))
-    assert told == ()
+    found, concerns = linear_regression(RegressionMoments.from_rows(x, y))
+    assert concerns == ()
     logs = torch.stack([found.alpha.log(), found.beta.log()])[:, 0].requires_grad_()
     height = spectrum(x, y).log_evidence(logs[0].exp(), logs[1].exp())
     (slope,) = torch.autograd.grad(height, logs)
@@ -278,22 +278,22 @@ def test_draws_have_the_distribution():
     assert float(((sample - found.covariance(1)) / error).abs().max()) < 5.0
 
 
-def test_what_cannot_be_told_is_said():
+def test_what_is_unknown_is_said():
     x, y = problem(30, 3)
-    exact, told = linear_regression(RegressionMoments.from_rows(x, x[:, :1] - x[:, 1:2]))
-    assert "up to rounding" in told[0]
+    exact, concerns = linear_regression(RegressionMoments.from_rows(x, x[:, :1] - x[:, 1:2]))
+    assert "up to rounding" in concerns[0]
     np.testing.assert_allclose(exact.coefficients()[0], [1.0, -1.0, 0.0], atol=1e-9)
     other = torch.zeros(30, 1).double()
     other[0] = 1.0
     away = x - other * x[0]
-    _, told = linear_regression(RegressionMoments.from_rows(away, other))
-    assert "without any coefficients" in told[0]
-    _, told = linear_regression(RegressionMoments.from_rows(away, other), beta=1.0)
-    assert "without any coefficients" in told[0]
-    few, told = linear_regression(RegressionMoments.from_rows(x[:2], y[:2] * 0.0))
+    _, concerns = linear_regression(RegressionMoments.from_rows(away, other))
+    assert "without any coefficients" in concerns[0]
+    _, concerns = linear_regression(RegressionMoments.from_rows(away, other), beta=1.0)
+    assert "without any coefficients" in concerns[0]
+    few, concerns = linear_regression(RegressionMoments.from_rows(x[:2], y[:2] * 0.0))
     assert few.is_finite()
-    _, told = linear_regression(RegressionMoments.from_rows(*problem(30, 50, noise=0.0)))
-    assert "without noise" in told[0]
+    _, concerns = linear_regression(RegressionMoments.from_rows(*problem(30, 50, noise=0.0)))
+    assert "without noise" in concerns[0]
 
 
 def test_no_columns_that_say_anything():

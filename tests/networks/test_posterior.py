@@ -297,7 +297,7 @@ def test_warnings_point_at_the_line_that_calls_the_library() -> None:
     posterior = WeightPosterior(net, "swa")
     optimiser = torch.optim.SGD(net.parameters(), lr=0.1)
     batches, here = [(x, x[:, :1]), (x * math.nan, x[:, :1])], inspect.currentframe()
-    with pytest.warns(WeightWarning) as told:
+    with pytest.warns(WeightWarning) as record:
         posterior.fit(batches, nn.functional.mse_loss, optimiser, epochs=1)
     assert here is not None
-    assert [(one.filename, one.lineno) for one in told] == [(__file__, here.f_lineno - 2)]
+    assert [(one.filename, one.lineno) for one in record] == [(__file__, here.f_lineno - 2)]

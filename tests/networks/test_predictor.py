@@ -226,9 +226,9 @@ def test_tuning_says_once_that_draws_go_one_by_one() -> None:
 
     net = filled(Branching()).double()
     predictor = Predictor.from_posterior(Given(part_of(net)), "regression", 4, noise=1.0)
-    with pytest.warns(WeightWarning) as told:
+    with pytest.warns(WeightWarning) as record:
         found = predictor.tune(rows(50, 3), rows(50, 1, seed=1), scales=[0.0, 1.0, 2.0], refine=0)
-    assert sum("one by one" in str(one.message) for one in told) == 1
+    assert sum("one by one" in str(one.message) for one in record) == 1
     assert found.use_vmap is False
 
 

@@ -147,7 +147,7 @@ def test_a_run_in_two_halves_is_one_run(tmp_path: Path, method: str, optimiser: 
 
     def go(epochs: int, checkpoint: Path | None = None) -> tuple[WeightPosterior, Any, Optimizer]:
         posterior, moves, cooling, batches = begun()
-        told = fit(
+        result = fit(
             posterior,
             batches,
             mse_loss,
@@ -157,14 +157,14 @@ def test_a_run_in_two_halves_is_one_run(tmp_path: Path, method: str, optimiser: 
             scheduler=cooling,
             checkpoint=checkpoint,
         )
-        return posterior, told, moves
+        return posterior, result, moves
 
     path = tmp_path / "half.boxloop"
     go(4, path)
-    resumed, told, moves = go(8, path)
+    resumed, result, moves = go(8, path)
     whole, expected, theirs = go(8)
     same(resumed, whole)
-    assert told.losses == expected.losses
+    assert result.losses == expected.losses
     assert [g["lr"] for g in moves.param_groups] == [g["lr"] for g in theirs.param_groups]
 
 
@@ -177,9 +177,9 @@ def test_ctrl_c_keeps_the_last_whole_epoch(when: int) -> None:
         TensorDataset(*rows()), batch_size=20, shuffle=True, generator=torch.Generator().manual_seed(1)
     )
     with pytest.warns(WeightWarning, match=f"as after epoch {whole} of 6"):
-        told = fit(cut, batches, Failing(when), optimiser, epochs=6)
-    assert told.interrupted
-    assert len(told.losses) == whole
+        result = fit(cut, batches, Failing(when), optimiser, epochs=6)
+    assert result.interrupted
+    assert len(result.losses) == whole
     assert cut.count == 3 * whole
     again = DataLoader(
         TensorDataset(*rows()), batch_size=20, shuffle=True, generator=torch.Generator().manual_seed(1)
@@ -226,12 +226,12 @@ def test_a_step_that_is_not_finite_is_not_taken() -> None:
     posterior = followed()
     optimiser = SGD(posterior.net.parameters(), lr=0.05)
     with pytest.warns(WeightWarning, match="were refused: the loss is nan"):
-        told = fit(posterior, pairs(), Failing(5, 8, value=math.nan), optimiser, epochs=4, burn_in=1)
-    assert (posterior.n_refused, posterior.count, told.n_refused) == (2, 7, 2)
-    assert told.events == tuple(
+        result = fit(posterior, pairs(), Failing(5, 8, value=math.nan), optimiser, epochs=4, burn_in=1)
+    assert (posterior.n_refused, posterior.count, result.n_refused) == (2, 7, 2)
+    assert result.events == tuple(
         f"iteration {i}: 1 of 3 steps had a loss or gradient that is not finite: refused" for i in (2, 3)
     )
-    assert all(math.isfinite(value) for value in told.losses)
+    assert all(math.isfinite(value) for value in result.losses)
     assert all(bool(value.isfinite().all()) for value in posterior.net.parameters())
 
 

@@ -1,4 +1,4 @@
-"""Scale, noise and temperature by held-out rows: planted ones are found, and the ends of the grid are told."""
+"""Scale, noise and temperature by held-out rows: planted ones are found, and the ends of the grid are reported."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def worlds(part: Component, scale: float, x: np.ndarray) -> np.ndarray:
 
 
 def test_a_planted_scale_and_noise_are_found() -> None:
-    """Rows differ in the spread of the weights (|x|), so scale and noise can be told apart."""
+    """Rows differ in the spread of the weights (|x|), so scale and noise can be distinguished."""
     part = wide_distribution(2)
     x = RNG.normal(size=(2000, 40))
     x[::2] *= 0.1  # half of the rows know nearly nothing of the weights

@@ -109,7 +109,7 @@ def test_decoupled_decay_is_no_prior(kind):
     assert math.isnan(found.table()["implied precision"].iloc[0])
 
 
-def test_adam_told_to_decouple_and_optimisers_of_others():
+def test_adam_set_to_decouple_and_optimisers_of_others():
     net = nn.Linear(2, 1)
     radam = torch.optim.RAdam(net.parameters(), weight_decay=0.003, decoupled_weight_decay=True)
     assert check_weight_decay(radam, 3.0, 1000, "mean_log").groups[0].kind == "decoupled"

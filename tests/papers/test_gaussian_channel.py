@@ -17,9 +17,9 @@ from papers.gaussian_channel import (
 )
 
 ERRATA = {
-    "the inferred law of x given y (eq. 52)",
+    "the inferred distribution of x given y (eq. 52)",
     "the rank is infinite even for any finite cutoff on the singular values",
-    "relevant variables do not depend on the parameters of a Gaussian law",
+    "relevant variables do not depend on the parameters of a Gaussian distribution",
 }
 
 

@@ -76,16 +76,20 @@ def test_conditional_moments_are_those_of_the_document_and_of_scipy():
     assert float(channel.conditional_moment(2, y)) == pytest.approx(
         (GAMMA * 1.7) ** 2 + (1 - GAMMA) * TAU**2, rel=1e-12
     )
-    law = stats.norm(GAMMA * 1.7, TAU * math.sqrt(1 - GAMMA))
+    distribution = stats.norm(GAMMA * 1.7, TAU * math.sqrt(1 - GAMMA))
     for order in range(7):
-        assert float(channel.conditional_moment(order, y)) == pytest.approx(law.moment(order), rel=1e-10)
+        assert float(channel.conditional_moment(order, y)) == pytest.approx(
+            distribution.moment(order), rel=1e-10
+        )
 
 
 @pytest.mark.parametrize(("i", "j"), [(0, 0), (1, 1), (2, 4), (3, 1), (5, 3), (2, 1), (4, 4)])
 def test_joint_moments_by_quadrature(i, j):
     xx, yy, xy = 1.7, 0.6, -0.5
-    law = stats.multivariate_normal([0, 0], [[xx, xy], [xy, yy]])
-    known, _ = integrate.dblquad(lambda y, x: law.pdf([x, y]) * y**i * x**j, -13, 13, -8, 8, epsabs=1e-9)
+    distribution = stats.multivariate_normal([0, 0], [[xx, xy], [xy, yy]])
+    known, _ = integrate.dblquad(
+        lambda y, x: distribution.pdf([x, y]) * y**i * x**j, -13, 13, -8, 8, epsabs=1e-9
+    )
     assert joint_moment(i, j, xx, yy, xy) == pytest.approx(known, rel=1e-6, abs=1e-6)
 
 
@@ -104,7 +108,7 @@ def test_hermite_polynomials_are_scipys_and_orthonormal():
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_canonical_functions_by_quadrature_over_the_joint_law(swap):
+def test_canonical_functions_by_quadrature_over_the_joint_distribution(swap):
     """Means of products of all functions under p(x, y), in two columns each: orthonormal, related pairwise by eta."""
     channel = several(2, 2)
     if swap:
@@ -169,7 +173,7 @@ def test_draws_have_the_covariances_and_the_linear_solution_is_theirs():
     assert float(gap.abs().max()) < 5
 
 
-def test_conditional_law_is_that_of_regression():
+def test_conditional_distribution_is_that_of_regression():
     channel = several(2, 3, 5)
     y = torch.randn(4, 3, generator=generator(0), dtype=torch.float64)
     mean, spread = channel.conditional(y)

@@ -55,8 +55,8 @@ def test_smooth_bend_is_not_a_change_of_slope_at_one_place() -> None:
     found = trials(np.exp(0.08 * (np.log(X) - 5.0) ** 2), 0.03)
     assert sum(knee.kind == "bend" for knee in found) > 0.9 * TRIALS
     assert not any(knee.kind == "line" for knee in found)
-    told = str(next(knee for knee in found if knee.kind == "bend"))
-    assert "no change of slope at any one place" in told
+    message = str(next(knee for knee in found if knee.kind == "bend"))
+    assert "no change of slope at any one place" in message
 
 
 def test_least_squares_agrees_with_a_general_optimiser() -> None:
@@ -116,7 +116,7 @@ def test_exact_lines_without_noise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "told"),
+    ("x", "y", "message"),
     [
         (X[:5], X[:5], "at least 6"),
         (np.append(X, X[-1]), np.append(X, X[-1]), "none of them twice"),
@@ -125,6 +125,6 @@ def test_exact_lines_without_noise() -> None:
         (X, np.where(X < 2, np.nan, X), "positive"),
     ],
 )
-def test_curves_that_cannot_be_read_are_refused(x: np.ndarray, y: np.ndarray, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_curves_that_cannot_be_read_are_refused(x: np.ndarray, y: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         change_of_slope(x, y)

@@ -40,7 +40,7 @@ def report():
 
 @pytest.fixture(scope="module")
 def noisy():
-    """Images of two columns and two rows whose left half is the right one and noise: the law is known."""
+    """Images of two columns and two rows whose left half is the right one and noise: the distribution is known."""
     stream = generator(0)
     known = torch.randn((7000, 2, 1), generator=stream)
     other = 0.8 * known + 0.6 * torch.randn((7000, 2, 1), generator=stream)
@@ -104,7 +104,7 @@ def test_least_squares_by_the_network_approach_the_best_there_is(noisy):
 
 
 @pytest.mark.slow
-def test_a_known_law_is_found_calibrated(noisy):
+def test_a_known_distribution_is_found_calibrated(noisy):
     """Normal noise about a linear mean: 68% and 95% of residuals, uniform ranks, few negative variances.
 
     Nine variables hold the two linear and three quadratic ones, by which a variance is right.
@@ -129,7 +129,7 @@ def test_a_known_law_is_found_calibrated(noisy):
     assert share.sum() == pytest.approx(1.0)
 
 
-def test_wrong_laws_are_caught(noisy):
+def test_wrong_distributions_are_caught(noisy):
     """The same fit judged on halves that it does not belong to: residuals too large, ranks at the ends."""
     found = fit_features(noisy.train, 9, 0, Setting(8, 15, 5e-3, device="cpu"))
     wrong = Halves("wrong", noisy.train, np.concatenate([3.0 * left(noisy.test), right(noisy.test)], 2))
@@ -166,7 +166,7 @@ def test_variables_lost_in_training_count_as_lost_relevance(rate):
         assert facts["losses in training"][-1] == facts["batch loss"] == facts["loss"] == 5.0
 
 
-def test_a_training_that_collapsed_is_told_as_such():
+def test_a_training_that_collapsed_is_reported_as_such():
     facts = {"batch": 12, "batch loss": 5.0, "losses in training": [2.0, 4.98], "loss": 5.0, "variables": 1}
     facts |= {"rows": {"enough": 60, "too few": 4}, "gradient": {"enough": 0.2, "too few": 0.0}}
     line = judge_batches(facts, 6)[0]
@@ -205,7 +205,7 @@ def test_the_verdicts_follow_the_numbers():
     assert judge_means({"features given": z}, 4)[0].verdict == "target missed"
 
 
-def test_all_is_told_and_drawn(report, tmp_path):
+def test_all_is_reported_and_drawn(report, tmp_path):
     names = {path.name for path in report.write(tmp_path)}
     assert {"halves.json", "halves.md", "halves-digits.png", "halves-calibration.png"} <= names
     assert set(report.curves["others"]) == {"column means", "ridge", "random forest", "network"}

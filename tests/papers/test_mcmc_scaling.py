@@ -42,7 +42,7 @@ def test_more_columns_cost_a_random_walk_most(report):
     curves = report.curves["against columns"]
     fall = {}
     for name, found in curves.items():
-        worth = [calls["effective draws a draw"] / calls["cost"] for calls in found]
+        worth = [calls["effective draws per draw"] / calls["cost"] for calls in found]
         fall[name] = worth[0] / worth[-1]
     assert fall["random walk"] > 2.0 * fall["MALA"] > 2.0 * fall["HMC"]
 
@@ -54,7 +54,7 @@ def test_barker_accepts_and_mixes_less(report):
         pairs = zip(along[f"{name}, metropolis"], along[f"{name}, barker"], strict=True)
         for best, barker in pairs:
             assert barker["acceptance"] < best["acceptance"]
-            assert barker["effective draws a draw"] < 1.1 * best["effective draws a draw"]
+            assert barker["effective draws per draw"] < 1.1 * best["effective draws per draw"]
 
 
 def test_tables_and_the_picture_are_written(report, tmp_path):

@@ -34,10 +34,10 @@ def test_every_claim_holds(report):
 def test_noise_slows_chains_and_correlation_helps(report):
     """Effective draws differ by factors of 2 to 5, with errors of 10% to 30%."""
     plain, linked = report.curves["independent"], report.curves["correlated"]
-    worth = [line["effective draws a draw"] for line in plain.values()]
+    worth = [line["effective draws per draw"] for line in plain.values()]
     assert worth == sorted(worth)
-    assert linked["2, 0.8"]["effective draws a draw"] > 1.5 * plain["2"]["effective draws a draw"]
-    assert linked["2, 0.8"]["effective draws a draw"] > linked["2, 0.98"]["effective draws a draw"]
+    assert linked["2, 0.8"]["effective draws per draw"] > 1.5 * plain["2"]["effective draws per draw"]
+    assert linked["2, 0.8"]["effective draws per draw"] > linked["2, 0.98"]["effective draws per draw"]
 
 
 def test_drawing_w_anew_is_seen(report):
@@ -71,7 +71,7 @@ def test_the_posterior_is_that_of_quadrature():
 
 
 def test_the_estimate_is_unbiased_anywhere():
-    """50 000 estimates with 8 draws a group, away from the mode: 4.5 errors, false alarms below 1e-5."""
+    """50 000 estimates with 8 draws per group, away from the mode: 4.5 errors, false alarms below 1e-5."""
     problem = Problem.drawn(1)
     position = torch.full((50_000, 1), problem.mean + 0.5 * PRIOR * 0.2, dtype=torch.float64)
     stream = torch.Generator().manual_seed(0)

@@ -137,13 +137,13 @@ def test_variables_learned_from_points_come_in_that_order(report):
     for kind in ("fourier", "network"):
         for run in report.curves["learned"]["a ring with a gap"][kind]:
             assert run["names"][0] == half_wave(1)
-            assert run["angle told"] > 0.95
+            assert run["angle share"] > 0.95
 
 
 def test_no_learned_variables_beat_the_channel(report):
     """Their total relevance under the exact distribution is at most that of as many exact ones."""
-    for law, kinds in report.curves["learned"].items():
-        exact = np.asarray(report.curves["exact"][law]["relevance"])
+    for distribution, kinds in report.curves["learned"].items():
+        exact = np.asarray(report.curves["exact"][distribution]["relevance"])
         for runs in kinds.values():
             for run in runs:
                 found = np.asarray(run["true relevance"])

@@ -35,7 +35,7 @@ def report():
 
 def test_bundled_data_are_named(report):
     assert "diabetes" in report.settings["data"]
-    assert report.settings["folds in which a law could not be learned"] == 0
+    assert report.settings["folds in which a distribution could not be learned"] == 0
 
 
 def test_swa_and_both_ensembles_agree(report):

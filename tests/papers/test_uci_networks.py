@@ -155,16 +155,19 @@ def test_predictions_are_normal_with_the_mean_and_variance_of_draws_and_noise(tr
     )
     found = predictor.predict(splits.x["test"][0])
     y = splits.y["test"][0].numpy()
-    law = NormalPrediction.of(found, splits.y["test"][0])
+    distribution = NormalPrediction.of(found, splits.y["test"][0])
     expected = norm.logpdf(y, found.mean, found.std)
-    np.testing.assert_allclose(law.log_density(0.4), expected.ravel(), rtol=1e-10)
-    scores = law.scores(0.4, 3.0)
+    np.testing.assert_allclose(distribution.log_density(0.4), expected.ravel(), rtol=1e-10)
+    scores = distribution.scores(0.4, 3.0)
     assert scores["nll"] == pytest.approx(np.log(3.0) - expected.mean(), rel=1e-10)
     assert scores["inside"] == (np.abs(y - found.mean) < norm.ppf(0.975) * found.std).mean()
     grid = np.exp(np.linspace(-8.0, 1.0, 4001))
-    best = max(grid, key=lambda noise: law.log_density(noise).mean())
-    assert law.log_density(law.choose_noise(1e-3)).mean() >= law.log_density(best).mean() - 1e-9
-    assert law.choose_noise(2.0 * best) == pytest.approx(2.0 * best, rel=1e-4)
+    best = max(grid, key=lambda noise: distribution.log_density(noise).mean())
+    assert (
+        distribution.log_density(distribution.choose_noise(1e-3)).mean()
+        >= distribution.log_density(best).mean() - 1e-9
+    )
+    assert distribution.choose_noise(2.0 * best) == pytest.approx(2.0 * best, rel=1e-4)
 
 
 def test_a_tuned_scale_and_scale_1_are_scored_separately(trained):

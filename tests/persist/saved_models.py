@@ -101,13 +101,13 @@ class SavedModel:
 
 
 def _posterior_calls(posterior: WeightPosterior, folder: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
-    yield "law", lambda: vars(posterior.distribution())
+    yield "distribution", lambda: vars(posterior.distribution())
     yield "draw", lambda: posterior.draw(2, 0)
     yield "centre", posterior.mean
     yield "record", lambda: posterior.trace.values
     yield "save", lambda: posterior.save(folder / "again.boxloop")
     yield "observe", lambda: [posterior.observe(torch.tensor(1.0)) for _ in range(5)]
-    yield "law later", lambda: vars(posterior.distribution())
+    yield "distribution later", lambda: vars(posterior.distribution())
 
 
 @cache

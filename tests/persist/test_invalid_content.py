@@ -212,7 +212,7 @@ def test_values_of_matrices_and_weights() -> None:
 
 
 @pytest.mark.parametrize(("name", "field"), [("gradient", "stream.moment"), ("factor", "turn")])
-def test_weights_of_which_no_law_comes_are_refused(name: str, field: str, tmp_path: Path) -> None:
+def test_weights_of_which_no_distribution_comes_are_refused(name: str, field: str, tmp_path: Path) -> None:
     """Each number may stand by itself; the variances made of them are negative, or beyond all numbers."""
     case = next(case for case in MODELS if case.name == f"weights-{name}")
     path = case.write(tmp_path / "m.boxloop")

@@ -59,13 +59,13 @@ def test_columns_that_hold_no_numbers_keep_their_place():
 
 
 def test_what_is_remarkable_is_noted():
-    holes = RNG.normal(size=N)
-    holes[::4] = np.nan
+    gappy = RNG.normal(size=N)
+    gappy[::4] = np.nan
     skewed, zeros = np.exp(RNG.normal(size=N) * 1.5), np.where(RNG.random(N) < 0.7, 0.0, RNG.normal(size=N))
     found = describe(
-        holes=holes, skewed=skewed, zeros=zeros, tails=RNG.standard_t(2, size=N), plain=RNG.normal(size=N)
+        gappy=gappy, skewed=skewed, zeros=zeros, tails=RNG.standard_t(2, size=N), plain=RNG.normal(size=N)
     )
-    assert found["holes"].notes == ("25% missing",)
+    assert found["gappy"].notes == ("25% missing",)
     assert any("logarithm" in note for note in found["skewed"].notes)
     assert any("of the values are 0" in note for note in found["zeros"].notes)
     assert "heavy tails" in found["tails"].notes

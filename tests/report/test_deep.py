@@ -50,21 +50,21 @@ def forced(request, tmp_path_factory):
             "list_candidates",
             lambda *a, **k: tuple(c for c in real(*a, **k) if c.family == family),
         )
-        told = []
+        stages = []
         made = [
             boxloop.make_report(
-                rows, jobs=1, deep=family == DEEP, tell=lambda what, share: told.append((what, share))
+                rows, jobs=1, deep=family == DEEP, tell=lambda what, share: stages.append((what, share))
             )
             for _ in range(2)
         ]
     made[0].save(folder / "page.html")
     (folder / "again").mkdir()
     made[1].save(folder / "again" / "page.html")
-    return family, made[0], folder, rows, told
+    return family, made[0], folder, rows, stages
 
 
 def test_all_that_a_page_says_of_the_chosen_model(forced):
-    family, report, folder, _, told = forced
+    family, report, folder, _, stages = forced
     facts = json.loads((folder / "page.json").read_text())
     page, text = (folder / "page.html").read_text(), (folder / "page.md").read_text()
     assert report.lines[0].answer.startswith(family)
@@ -78,9 +78,9 @@ def test_all_that_a_page_says_of_the_chosen_model(forced):
         assert said in text
         assert said in page
     assert page.count("<img") == 7
-    assert {what for what, _ in told} >= {"fitting 1 candidates", "writing"}
-    assert sorted(share for _, share in told[: len(told) // 2]) == [
-        share for _, share in told[: len(told) // 2]
+    assert {what for what, _ in stages} >= {"fitting 1 candidates", "writing"}
+    assert sorted(share for _, share in stages[: len(stages) // 2]) == [
+        share for _, share in stages[: len(stages) // 2]
     ]
 
 
@@ -156,21 +156,21 @@ def test_deep_beside_the_others_and_off_by_default(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("kind", ["holes", "one column", "few rows"])
+@pytest.mark.parametrize("kind", ["missing values", "one column", "few rows"])
 def test_tables_without_an_autoencoder_say_so(kind, monkeypatch):
     real = sys.modules[examine_table.__module__].list_candidates
     monkeypatch.setattr(
         sys.modules[examine_table.__module__], "list_candidates", lambda *a, **k: real(*a, **k)[:1]
     )
     rows = clusters()
-    rows = {"holes": rows, "one column": rows[:, :1], "few rows": rows[:40]}[kind]
-    if kind == "holes":
+    rows = {"missing values": rows, "one column": rows[:, :1], "few rows": rows[:40]}[kind]
+    if kind == "missing values":
         rows[::9, 1] = np.nan
     report = boxloop.make_report(rows, jobs=1, deep=True)
     assert report.findings.autoencoder_obstacle
     assert DEEP not in {trial.candidate.family for trial in report.findings.trials}
     line = next(line for line in report.lines if line.question == "Autoencoder?")
-    words = {"holes": "missing values", "one column": "single column", "few rows": "too few"}[kind]
+    words = {"missing values": "missing values", "one column": "single column", "few rows": "too few"}[kind]
     assert words in line.answer
     assert not [line for line in boxloop.make_report(rows, jobs=1).lines if line.question == "Autoencoder?"]
 
@@ -247,8 +247,8 @@ def gaussian_pair(head, columns=4, codes=2, seed=0):
     return replace(model, score_draws=4096), loadings.T @ loadings + np.diag(noise)
 
 
-def test_a_value_given_the_others_is_that_of_the_joint_normal_law():
-    """Oracle: of a linear Gaussian autoencoder the conditional laws are known."""
+def test_a_value_given_the_others_is_that_of_the_joint_normal_distribution():
+    """Oracle: of a linear Gaussian autoencoder the conditional distributions are known."""
     model, covariance = gaussian_pair(GaussianHead())
     rows = np.random.default_rng(1).multivariate_normal(np.zeros(4), covariance, size=20)
     rows[0, 2] += 6.0
@@ -256,10 +256,12 @@ def test_a_value_given_the_others_is_that_of_the_joint_normal_law():
     for j in range(4):
         rest = [i for i in range(4) if i != j]
         pull = np.linalg.solve(covariance[np.ix_(rest, rest)], covariance[rest, j])
-        law = stats.norm(rows[:, rest] @ pull, np.sqrt(covariance[j, j] - covariance[j, rest] @ pull))
+        distribution = stats.norm(
+            rows[:, rest] @ pull, np.sqrt(covariance[j, j] - covariance[j, rest] @ pull)
+        )
         # Importance weights of a diagonal guess spread over draws: 128 leave an error of about 0.1.
-        np.testing.assert_allclose(found[:, j], law.logpdf(rows[:, j]), atol=0.35)
-        assert abs(np.mean(found[:, j] - law.logpdf(rows[:, j]))) < 0.1
+        np.testing.assert_allclose(found[:, j], distribution.logpdf(rows[:, j]), atol=0.35)
+        assert abs(np.mean(found[:, j] - distribution.logpdf(rows[:, j]))) < 0.1
     assert found[0].argmin() == 2
 
 
@@ -271,12 +273,12 @@ def test_columns_without_codes_are_independent(head):
     to_row = Part(Layers(1, (), 3), (torch.zeros(1, 3).double(), raw))
     model = Autoencoder.from_parts(to_code, to_row, head, StandardNormal(1), 3)
     rows = np.array([[0.0, 1.0, 1.0], [1.0, 0.0, 0.0]])
-    law = (
+    distribution = (
         stats.poisson(raw.exp().numpy())
         if isinstance(head, PoissonHead)
         else stats.bernoulli(raw.sigmoid().numpy())
     )
-    np.testing.assert_allclose(conditional_log_density(model, rows, 0), law.logpmf(rows), rtol=1e-6)
+    np.testing.assert_allclose(conditional_log_density(model, rows, 0), distribution.logpmf(rows), rtol=1e-6)
 
 
 def test_errors_of_correlations():

@@ -194,14 +194,14 @@ def test_f44_names_from_the_data_are_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind", ["counts", "yes or no", pytest.param("holes", marks=pytest.mark.slow), "one column"]
+    "kind", ["counts", "yes or no", pytest.param("missing values", marks=pytest.mark.slow), "one column"]
 )
 def test_other_kinds_of_tables(kind, tmp_path):
     rng = np.random.default_rng(1)
     rows = {
         "counts": rng.poisson([1.0, 4.0, 0.5], size=(200, 3)),
         "yes or no": rng.random((200, 4)) < [0.2, 0.5, 0.7, 0.4],
-        "holes": np.where(rng.random((200, 3)) < 0.1, np.nan, rng.normal(size=(200, 3))),
+        "missing values": np.where(rng.random((200, 3)) < 0.1, np.nan, rng.normal(size=(200, 3))),
         "one column": rng.normal(size=(200, 1)),
     }[kind]
     np.save(tmp_path / "rows.npy", np.asarray(rows, dtype=float))
@@ -211,7 +211,7 @@ def test_other_kinds_of_tables(kind, tmp_path):
     facts = json.loads(result.stdout)
     assert facts["values"] == (kind if kind in ("counts", "yes or no") else "measurements")
     assert any(candidate["chosen"] for candidate in facts["candidates"])
-    if kind == "holes":
+    if kind == "missing values":
         assert any(line["question"] == "Missing values?" for line in facts["verdict"])
 
 
@@ -332,7 +332,7 @@ def test_a_report_on_rows_in_memory(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["Dask frame", "Dask array", "source", "source on a cluster"])
 def test_rows_that_stay_where_they_are(kind, monkeypatch):
-    """The rows drawn are those of the same table in memory; columns of text are told, and others can be left out."""
+    """The rows drawn are those of the same table in memory; columns of text are named, and others can be left out."""
     import dask.dataframe as dd
     import pandas
 
@@ -378,7 +378,7 @@ def test_the_picture_of_outliers_says_what_the_table_says(drawn_from):
     assert sorted(marked) == sorted(row.row for row in strange.rows if row.flagged)
 
 
-def test_factors_are_told_by_correlations_with_columns_of_any_unit() -> None:
+def test_factors_are_reported_by_correlations_with_columns_of_any_unit() -> None:
     """Within 5 standard errors, 1e-6 each, of those that the rows were drawn with."""
     rng = np.random.default_rng(0)
     known, unit = np.array([0.9, 0.8, 0.7, 0.5, 0.8]), 10.0 ** np.array([0, 2, -2, 3, -1])

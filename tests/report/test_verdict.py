@@ -343,7 +343,7 @@ def test_outliers_do_not_vouch_for_one_another(covariance_type: str) -> None:
     assert drop_small_components(GaussianMixture(2, random_state=0).fit(np.delete(rows, far, 0)), 497) is None
 
 
-def test_values_far_from_zero_are_told_apart() -> None:
+def test_values_far_from_zero_are_distinguished() -> None:
     """Means of 1e7: "1e+07 where the data have 1e+07" tells nothing, nor do five thresholds of one name."""
     rng = np.random.default_rng(6)
     train, test = 1e7 + 0.1 * rng.normal(size=(4000, 1)), 1e7 + 0.1 * rng.normal(size=(1000, 1)) + 0.05

@@ -1,4 +1,4 @@
-"""Whether chains keep the law that made parameters and rows: joint-distribution tests and rank uniformity."""
+"""Whether chains keep the distribution that made parameters and rows: joint-distribution tests and rank uniformity."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Look = Callable[[Tensor], Tensor]
 def joint_scores(kernel: Kernel, position: Tensor, look: Look, steps: int = 3, seed: int = 0) -> Tensor:
     """z-scores of what a few steps change, on average over many pairs of true parameters and their own rows.
 
-    A pair (parameters, rows) from the joint law stays one when a sound kernel moves the parameters given the rows
-    (Geweke 2004). So the mean of ``look(after) - look(before)`` is zero; pairs are independent.
+    A pair (parameters, rows) from the joint distribution stays one when a correct kernel moves the parameters given
+    the rows (Geweke 2004). So the mean of ``look(after) - look(before)`` is zero; pairs are independent.
 
     Args:
         kernel: of c chains with a table each.

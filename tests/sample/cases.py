@@ -66,7 +66,7 @@ class Gaussian:
     def draw(self, n: int, stream: Generator) -> Tensor:
         return self.mean + normal((n, len(self.mean)), stream, self.mean.dtype) @ self.factor.mT
 
-    def law(self, wider: float = 1.3) -> FullGaussian:
+    def distribution(self, wider: float = 1.3) -> FullGaussian:
         """A proposal that covers it."""
         return FullGaussian.from_covariance(self.mean[None] + 0.2 * wider, wider**2 * self.covariance[None])
 
@@ -77,7 +77,7 @@ Make = Callable[[Gaussian, RuleName], Any]
 def _contraction(gaussian: Gaussian, rule: RuleName) -> MetropolisHastings:
     """y = 0.6 x + 0.4 m + 0.9 F (z + 0.2): a proposal that is not symmetric, with its own ratio.
 
-    Its own law is wider than the target; by a narrower one chains far out would hardly come in.
+    Its own distribution is wider than the target; by a narrower one chains far out would hardly come in.
     """
     root = 0.9 * gaussian.factor
     shift = 0.4 * gaussian.mean + 0.2 * root.sum(1)
@@ -115,7 +115,7 @@ KERNELS: dict[str, Make] = {
     "hamiltonian by leapfrog": lambda g, rule: HMC(
         _step(g) / 3.0, 1.5, metric=_diagonal(g), jitter=1.0, rule=rule, stages=1
     ),
-    "independent": lambda g, rule: Independent(g.law(), rule),
+    "independent": lambda g, rule: Independent(g.distribution(), rule),
     "generalised": _contraction,
     "pseudo-marginal": lambda g, rule: PseudoMarginal(
         _noisy(g), 1, scale=_step(g), metric=g.factor, rule=rule
@@ -138,7 +138,7 @@ ESTIMATES = ("pseudo-marginal", "correlated")
 def extended(kernel: Kernel, numbers: int, log_estimate: Callable[[Tensor, Tensor], Tensor]) -> Kernel:
     """A pseudo-marginal kernel on what it is exact for: positions with the numbers behind their estimate.
 
-    The law of those is that of positions, times the numbers' own, times W.
+    The distribution of those is that of positions, times the numbers' own, times W.
     """
 
     def init(position: Tensor) -> Chains:
@@ -159,7 +159,7 @@ def extended(kernel: Kernel, numbers: int, log_estimate: Callable[[Tensor, Tenso
 
 
 def exact_draws(name: str, gaussian: Gaussian) -> Callable[[int, Generator], Tensor]:
-    """Draws of the law that a kernel leaves as it is; of an estimate's numbers too."""
+    """Draws of the distribution that a kernel leaves as it is; of an estimate's numbers too."""
 
     def draw(n: int, stream: Generator) -> Tensor:
         x = gaussian.draw(n, stream)
@@ -171,6 +171,6 @@ def exact_draws(name: str, gaussian: Gaussian) -> Callable[[int, Generator], Ten
 
 
 def kernel_of(name: str, gaussian: Gaussian, rule: RuleName = "metropolis") -> Kernel:
-    """The kernel on the law of ``exact_draws``."""
+    """The kernel on the distribution of ``exact_draws``."""
     kernel = KERNELS[name](gaussian, rule).kernel(gaussian.target)
     return extended(kernel, 1, _noisy(gaussian)) if name in ESTIMATES else kernel

@@ -110,7 +110,7 @@ def posterior(model: Model, name: str, rule: RuleName = "metropolis") -> Callabl
 
 
 def _estimated(density: Callable[[Tensor], Tensor], name: str, rule: RuleName) -> Kernel:
-    """On parameters with the number behind their estimate: the law that it is exact for, see ``with_numbers``."""
+    """On parameters with the number behind their estimate: the distribution it is exact for, see ``with_numbers``."""
 
     def log_estimate(theta: Tensor, v: Tensor) -> Tensor:
         return density(theta) + NOISE * v[:, 0] - 0.5 * NOISE**2
@@ -129,7 +129,7 @@ def with_numbers(model: Model) -> Model:
 
 
 def _sweep(density: Callable[[Tensor], Tensor], data: Tensor) -> Kernel:
-    """For the normal model: the first mean by its conditional law, the second by a walk."""
+    """For the normal model: the first mean by its conditional distribution, the second by a walk."""
 
     def draw(values: dict[str, Tensor], stream: Generator) -> Tensor:
         return data[:, :, :1].sum(1) / 4.0 + 0.5 * normal((len(data), 1), stream)

@@ -83,14 +83,14 @@ def test_the_reported_error_is_the_spread_over_repeats():
 
 
 def test_chains_going_down_enclose_the_constant():
-    exact_law = FullGaussian.from_covariance((COVARIANCE @ PULL)[None], COVARIANCE[None])
-    draws = exact_law.draw(2000, generator(1))[0]
+    exact_distribution = FullGaussian.from_covariance((COVARIANCE @ PULL)[None], COVARIANCE[None])
+    draws = exact_distribution.draw(2000, generator(1))[0]
     found = annealed(temperatures=Ladder.sigmoid(60, 0.8), draws=draws)
     assert abs(found.log_partition - EXACT) < 4 * found.error
     assert abs(found.upper - EXACT) < 4 * found.upper_error
     lows, highs = [], []
     for seed in range(30):  # with few chains on a coarse ladder log Z leans down one way and up the other
-        draws = exact_law.draw(4, generator(100 + seed))[0]
+        draws = exact_distribution.draw(4, generator(100 + seed))[0]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             few = annealed(temperatures=Ladder.sigmoid(1, 0.3), chains=4, draws=draws, random_state=seed)
@@ -108,7 +108,7 @@ def test_planted_missing_base_in_the_weights(monkeypatch):
     assert abs(found.log_partition - EXACT) > 10 * found.error
 
 
-def test_planted_kernel_of_another_law():
+def test_planted_kernel_of_another_distribution():
     """A kernel that leaves the end of the ladder as it is at every temperature: weights no longer average to Z."""
     found = annealed(kernels=lambda f, scale: mala(gaussian, scale), temperatures=Ladder.sigmoid(10, 0.8))
     assert abs(found.log_partition - EXACT) > 10 * found.error
@@ -133,7 +133,7 @@ def test_planted_weights_after_the_move(monkeypatch):
     assert abs(found.log_partition - EXACT) > 10 * found.error
 
 
-def test_a_pilot_chooses_finer_steps_for_a_narrower_law():
+def test_a_pilot_chooses_finer_steps_for_a_narrower_distribution():
     def ladder(width):
         return choose_temperatures(lambda x: -0.5 * (x[:, 0] / width) ** 2, LINE, mala, random_state=0)
 
@@ -170,7 +170,7 @@ def test_a_density_on_half_a_line():
     assert math.isfinite(down.upper)
 
 
-def test_few_weights_are_told():
+def test_few_weights_are_reported():
     with pytest.warns(UserWarning, match="few weights dominate"):
         found = annealed_importance(
             lambda x: -500.0 * (x[:, 0] - 3) ** 2, LINE, mala, Ladder.sigmoid(1, 0.01), 500, 0

@@ -126,18 +126,18 @@ def test_every_line_says_what_it_is() -> None:
         other.summary(1.5)
 
 
-def test_predictive_laws_are_models() -> None:
+def test_predictive_distributions_are_models() -> None:
     X = blobs()
-    law = sample_mixture(X, 2, draws=100, warmup=100, random_state=0).predictive(50)
-    assert law.n_components == 100
-    assert_close(law.log_weight.exp().sum(), torch.tensor(1.0).double())
+    distribution = sample_mixture(X, 2, draws=100, warmup=100, random_state=0).predictive(50)
+    assert distribution.n_components == 100
+    assert_close(distribution.log_weight.exp().sum(), torch.tensor(1.0).double())
     held = blobs(90)
-    assert boxloop.mega(law, held, random_state=0) is not None
+    assert boxloop.mega(distribution, held, random_state=0) is not None
     fitted = boxloop.GaussianMixture(2, random_state=0).fit(X)
-    assert float(law.log_prob(torch.from_numpy(X)).mean()) == pytest.approx(fitted.score(X), abs=0.2)
-    law = sample_factors(factors(), 2, draws=100, warmup=100, random_state=0).predictive(40)
+    assert float(distribution.log_prob(torch.from_numpy(X)).mean()) == pytest.approx(fitted.score(X), abs=0.2)
+    distribution = sample_factors(factors(), 2, draws=100, warmup=100, random_state=0).predictive(40)
     fitted = boxloop.FactorAnalysis(2, random_state=0).fit(factors())
-    assert float(law.log_prob(torch.from_numpy(factors())).mean()) == pytest.approx(
+    assert float(distribution.log_prob(torch.from_numpy(factors())).mean()) == pytest.approx(
         fitted.score(factors()), abs=0.2
     )
 
@@ -218,7 +218,7 @@ def test_factors_from_a_file_are_those_of_the_array(tmp_path: Path) -> None:
     assert_close(first.draws.positions, second.draws.positions, **EXACT)
 
 
-def with_hole() -> np.ndarray:
+def with_missing_value() -> np.ndarray:
     X = factors()
     X[3, 2] = np.nan
     return X
@@ -233,11 +233,11 @@ def with_constant() -> np.ndarray:
 @pytest.mark.parametrize("draw", [sample_mixture, sample_factors])
 def test_bad_tables_are_refused(draw) -> None:
     with pytest.raises(ValueError, match=r"x2.*missing"):
-        draw(with_hole(), 2)
+        draw(with_missing_value(), 2)
     with pytest.raises(ValueError, match=r"x4.*constant"):
         draw(with_constant(), 2)
     with pytest.raises(ValueError, match="infinite"):
-        draw(np.where(np.isnan(with_hole()), np.inf, factors()), 2)
+        draw(np.where(np.isnan(with_missing_value()), np.inf, factors()), 2)
     with pytest.raises(ValueError, match="at least 1"):
         draw(factors(), 0)
 
@@ -316,7 +316,7 @@ def test_pictures_of_factors(kind: str) -> None:
 
 
 def stop_at(round_number: int):
-    """Ctrl-C after some rounds."""
+    """Ctrl-C after some iterations."""
 
     def observe(progress) -> None:
         if progress.iteration == round_number and not progress.stopped:
@@ -341,9 +341,9 @@ def test_interrupted_chains(draw) -> None:
 
 def test_one_chain_never_passes() -> None:
     found = sample_mixture(blobs(), 2, chains=1, draws=50, warmup=20, random_state=0)
-    assert any("one chain" in worry for worry in found.concerns)
+    assert any("one chain" in concern for concern in found.concerns)
     other = sample_factors(factors(), 2, chains=1, draws=50, warmup=20, random_state=0)
-    assert any("one chain" in worry for worry in other.concerns)
+    assert any("one chain" in concern for concern in other.concerns)
 
 
 @kinds

@@ -40,12 +40,12 @@ every_case = pytest.mark.parametrize(("model", "name", "rule"), CASES)
 
 def made(model: str, name: str, rule: Any) -> tuple[Any, Any, Any]:
     chosen = MODELS[model]
-    law = with_numbers(chosen) if name in ("pseudo-marginal", "correlated") else chosen
-    return law.prior, law.simulate, posterior(chosen, name, rule)
+    distribution = with_numbers(chosen) if name in ("pseudo-marginal", "correlated") else chosen
+    return distribution.prior, distribution.simulate, posterior(chosen, name, rule)
 
 
 @every_case
-def test_parameters_and_data_in_turn_keep_their_law(model: str, name: str, rule: Any) -> None:
+def test_parameters_and_data_in_turn_keep_their_distribution(model: str, name: str, rule: Any) -> None:
     check = check_joint(*made(model, name, rule), chains=2000, iterations=6, level=LEVEL, random_state=1)
     assert len(check.z) >= 5
     assert check.passed, check

@@ -258,8 +258,8 @@ def run_to(path: Path | None, draws: int = 100, **options: Any) -> Draws:
     return sample_density(log_density, torch.zeros(2).double(), kernel, draws=draws, checkpoint=path, **given)
 
 
-def wide_law() -> Any:
-    return Gaussian(torch.zeros(2).double(), torch.eye(2).double()).law()
+def wide_distribution() -> Any:
+    return Gaussian(torch.zeros(2).double(), torch.eye(2).double()).distribution()
 
 
 KERNELS: dict[str, Any] = {
@@ -271,7 +271,7 @@ KERNELS: dict[str, Any] = {
     "given metric": lambda: MALA(
         metric=torch.linalg.cholesky(torch.tensor([[1.0, 0.4], [0.4, 0.7]], dtype=torch.float64))
     ),
-    "independent": lambda: Independent(wide_law()),
+    "independent": lambda: Independent(wide_distribution()),
     "generalised": lambda: MetropolisHastings(lambda x, stream: -x, lambda x, y: x.new_zeros(len(x))),
     "pseudo-marginal": lambda: PseudoMarginal(lambda x, v: -x.square().sum(1) + 0.1 * v[:, 0], 1, 0.5),
 }
@@ -306,7 +306,7 @@ def test_more_draws_may_be_asked_for(first: int, then: int, tmp_path: Path) -> N
     after = run_to(path, then)
     assert (before.n_draws, after.n_draws) == (first, then)
     assert_close(after.positions[:first], before.positions, **SAME)
-    if first % 32 == 0 or first == then:  # whole rounds: then it is the trajectory of one run
+    if first % 32 == 0 or first == then:  # whole iterations: then it is the trajectory of one run
         assert_close(after.positions, run_to(None, then).positions, **SAME)
 
 
@@ -342,7 +342,7 @@ def test_a_checkpoint_of_another_run_is_refused(options: dict[str, Any], said: s
     assert path.read_bytes() == before
 
 
-def test_metrics_that_print_alike_are_told_apart(tmp_path: Path) -> None:
+def test_metrics_that_print_alike_are_distinguished(tmp_path: Path) -> None:
     path = tmp_path / "c.boxloop"
     run_to(path, 32, kernel=RandomWalk(metric=torch.tensor([1.0, 1.0]).double()))
     with pytest.raises(ModelFileError, match="'metric'"):
@@ -396,13 +396,13 @@ def test_ctrl_c_keeps_what_there_is(when: int) -> None:
             random_state=0,
             observers=[stop],
         )
-    rounds = when + 1
+    iterations = when + 1
     assert found.interrupted
     assert not found.converged
-    assert found.n_draws == max(0, rounds - 2) * 32
-    assert found.warmup == min(64, rounds * 32)
+    assert found.n_draws == max(0, iterations - 2) * 32
+    assert found.warmup == min(64, iterations * 32)
     assert "interrupted" in found.concerns[0]
-    assert found.events == (f"interrupted after iteration {rounds}",)
+    assert found.events == (f"interrupted after iteration {iterations}",)
     assert repr(found)
     if found.n_draws == 0:
         assert found.acceptance is None
@@ -427,7 +427,7 @@ def test_ctrl_c_keeps_what_there_is(when: int) -> None:
     ("kernel", "said"),
     [(None, "acceptance 0."), (Gibbs({"a": lambda v, s: torch.randn_like(v["a"])}), "R-hat")],
 )
-def test_progress_is_told(kernel: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported(kernel: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console(record=True, width=160, force_terminal=False, file=io.StringIO())
     plain = progress_module.ProgressBar
     monkeypatch.setattr("boxloop.sample.sampler.ProgressBar", lambda show: plain(show, console), raising=True)
@@ -454,7 +454,7 @@ def test_progress_is_silent_unless_asked_for(capfd: pytest.CaptureFixture[str]) 
     assert capfd.readouterr() == ("", "")
 
 
-def test_r_hat_that_rounds_to_its_limit_is_written_above_it() -> None:
+def test_r_hat_that_iterations_to_its_limit_is_written_above_it() -> None:
     """ "R-hat up to 1.010, above 1.01"."""
     found = diagnose(np.random.default_rng(0).normal(size=(4, 400, 2)))
     found = replace(found, r_hat=np.array([1.0, 1.0100004]))

@@ -36,7 +36,7 @@ def correlations(values: dict[str, Tensor]) -> Tensor:
     return LKJCholesky(3, torch.tensor(2.0, dtype=F64)).log_prob(values["L"]) - 0.5 * values["a"].square()
 
 
-def test_numbers_that_a_support_fixes_are_no_worry() -> None:
+def test_numbers_that_a_support_fixes_are_no_concern() -> None:
     """The ones and zeros of a correlation factor cannot move; chains of it can converge all the same."""
     start = {"L": torch.eye(3, dtype=F64), "a": torch.tensor(0.0, dtype=F64)}
     support = {"L": constraints.corr_cholesky}
@@ -48,7 +48,7 @@ def test_numbers_that_a_support_fixes_are_no_worry() -> None:
     assert table.index[table["r_hat"].isna()].tolist() == ["L[0, 0]", "L[0, 1]", "L[0, 2]", "L[1, 2]"]
 
 
-def test_a_number_that_could_move_and_does_not_is_a_worry() -> None:
+def test_a_number_that_could_move_and_does_not_is_a_concern() -> None:
     start = {"L": torch.eye(3, dtype=F64).expand(4, 3, 3), "a": torch.zeros(4, dtype=F64)}
 
     def still(values: dict[str, Tensor], stream: torch.Generator) -> Tensor:
@@ -117,7 +117,7 @@ def test_a_second_density_that_differs_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("law", "support", "said"),
+    ("distribution", "support", "said"),
     [
         (
             lambda v, s: 3.0 * torch.rand(8, generator=s).double(),
@@ -129,15 +129,15 @@ def test_a_second_density_that_differs_is_refused() -> None:
         (lambda v, s: 0.5, None, "returned float, not a tensor"),
     ],
 )
-def test_conditional_laws_that_leave_the_support(law: Any, support: Any, said: str) -> None:
+def test_conditional_distributions_that_leave_the_support(distribution: Any, support: Any, said: str) -> None:
     """They were pulled back to the bound, in silence."""
     start = {"p": torch.full((8,), 0.5).double()}
     with pytest.raises(ValueError, match=said):
-        sample_density(None, start, Gibbs({"p": law}), support=support and {"p": support}, **SHORT)
+        sample_density(None, start, Gibbs({"p": distribution}), support=support and {"p": support}, **SHORT)
 
 
-def test_a_conditional_law_at_the_bound_goes_on() -> None:
-    """A gamma number that underflows to zero is told of in the end; the chains are not lost."""
+def test_a_conditional_distribution_at_the_bound_goes_on() -> None:
+    """A gamma number that underflows to zero is reported in the end; the chains are not lost."""
     with pytest.warns(UserWarning, match="not finite"):
         found = sample_density(
             None,
@@ -200,16 +200,16 @@ def test_volumes_of_no_positions() -> None:
 
 
 @pytest.mark.parametrize(("shape", "cut"), [(0.1, True), (0.5, False), (1.0, False)])
-def test_a_density_that_rounding_cuts_off_is_a_worry(shape: float, cut: bool) -> None:
+def test_a_density_that_rounding_cuts_off_is_a_concern(shape: float, cut: bool) -> None:
     """A share of 0.014 of beta(0.1, 0.1) lies above the last number below one; R-hat does not see that it is lost.
 
     With another seed the first case fails if none of 32,000 draws is at the bound, where a share of 0.001 is; the
     others if one of them is, where a share of 1e-8 is: less than once in 1,000.
     """
-    law = torch.distributions.Beta(torch.tensor(shape, dtype=F64), torch.tensor(shape, dtype=F64))
+    distribution = torch.distributions.Beta(torch.tensor(shape, dtype=F64), torch.tensor(shape, dtype=F64))
     start = {"p": torch.tensor(0.5, dtype=F64)}
     draws = sample_density(
-        lambda values: law.log_prob(values["p"]),
+        lambda values: distribution.log_prob(values["p"]),
         start,
         RandomWalk(scale=10.0),
         chains=64,
@@ -218,7 +218,7 @@ def test_a_density_that_rounding_cuts_off_is_a_worry(shape: float, cut: bool) ->
         support={"p": constraints.unit_interval},
         random_state=0,
     )
-    assert any("cut off" in worry for worry in draws.concerns) == cut
+    assert any("cut off" in concern for concern in draws.concerns) == cut
 
 
 def test_numbers_near_a_bound() -> None:
@@ -245,12 +245,12 @@ class OnGPU(Tensor):
 @pytest.mark.parametrize(
     ("free", "inside"), [(torch.zeros(3), [True, False, True]), (torch.zeros(3, 2), [True, False, True])]
 )
-def test_what_is_outside_of_a_support_on_a_gpu_is_told_of_in_the_end(
+def test_what_is_outside_of_a_support_on_a_gpu_is_reported_in_the_end(
     free: Tensor, inside: list[bool]
 ) -> None:
     """No sweep waits for an answer: such numbers are not finite."""
     found = restrict_to_support(
-        free.as_subclass(OnGPU), torch.tensor(inside), "the law", constraints.positive
+        free.as_subclass(OnGPU), torch.tensor(inside), "the distribution", constraints.positive
     )
     assert torch.equal(torch.isfinite(found).reshape(3, -1).all(1), torch.tensor(inside))
 
@@ -259,7 +259,7 @@ def walled(x: Tensor) -> Tensor:
     return torch.where(((x > 0.0) & (x < 1.0)).all(1), -0.5 * ((x - 0.9) / 0.3).square().sum(1), -torch.inf)
 
 
-def test_chains_that_meet_walls_are_told_of_support() -> None:
+def test_chains_that_meet_walls_are_advised_on_support() -> None:
     start = torch.full((4,), 0.5, dtype=F64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -269,10 +269,10 @@ def test_chains_that_meet_walls_are_told_of_support() -> None:
     assert "end where the density is zero" in there.concerns[-1]
     assert "support=" in there.concerns[-1]
     assert not elsewhere.converged
-    assert not any("support=" in worry for worry in elsewhere.concerns)
+    assert not any("support=" in concern for concern in elsewhere.concerns)
 
 
-def test_walls_are_no_worry_where_chains_agree() -> None:
+def test_walls_are_no_concern_where_chains_agree() -> None:
     draws = sample_density(
         walled,
         torch.full((1,), 0.5, dtype=F64),

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from boxloop.chain import Chains, Info, Kernel
 from boxloop.sample import (
-    RULES as LAWS_OF_ACCEPTANCE,
+    RULES as DISTRIBUTIONS_OF_ACCEPTANCE,
     Gibbs,
     Independent,
     MetropolisHastings,
@@ -40,7 +40,7 @@ def states(size: int = SIZE) -> Tensor:
     return torch.arange(size).double()[:, None]
 
 
-def law(seed: int, size: int = SIZE) -> Tensor:
+def distribution(seed: int, size: int = SIZE) -> Tensor:
     weight = torch.rand(size, generator=Generator().manual_seed(seed)).double() + 0.05
     return weight / weight.sum()
 
@@ -86,7 +86,7 @@ def by_inverse_cdf(weight: Tensor, counts: Tensor, rule: RuleName) -> tuple[Kern
 @both_rules
 @pytest.mark.parametrize("seed", range(5))
 def test_random_proposals(seed: int, rule: RuleName) -> None:
-    weight, counts = law(seed), random_proposals(seed + 50)
+    weight, counts = distribution(seed), random_proposals(seed + 50)
     kernel, moves = by_inverse_cdf(weight, counts, rule)
     check = check_reversible(kernel, weight, states=states(), moves=moves)
     assert check.exact
@@ -105,7 +105,7 @@ def test_random_proposals(seed: int, rule: RuleName) -> None:
 
 def test_barker_accepts_less_often() -> None:
     """Peskun (1973): off the diagonal, Barker's matrix lies below that of Metropolis, and above half of it."""
-    weight, counts = law(3), random_proposals(53)
+    weight, counts = distribution(3), random_proposals(53)
     first, second = (transition(*_with_states(by_inverse_cdf(weight, counts, name))) for name in RULES)
     off = ~torch.eye(SIZE, dtype=torch.bool)
     assert bool((second[off] <= first[off] + 1e-15).all())
@@ -122,7 +122,7 @@ def test_a_threshold_is_passed_as_often_as_the_rule_says(rule: RuleName, dtype: 
     """The exact checks put chances in; here are the random thresholds behind them, on an even grid of uniforms."""
     n = 1 << 14
     uniform = (torch.arange(n, dtype=dtype) + 0.5) / n
-    bars = LAWS_OF_ACCEPTANCE[rule].threshold(uniform)
+    bars = DISTRIBUTIONS_OF_ACCEPTANCE[rule].threshold(uniform)
     kernel = make_metropolis_kernel(
         lambda x: Chains(x, torch.zeros(len(x))),
         lambda *_: [],
@@ -140,7 +140,7 @@ def test_a_threshold_is_passed_as_often_as_the_rule_says(rule: RuleName, dtype: 
 @both_rules
 def test_a_walk_on_a_ring(rule: RuleName) -> None:
     """Symmetric by its moves alone: a state of the ring has its own step to the next."""
-    weight, places = law(1), torch.arange(SIZE)
+    weight, places = distribution(1), torch.arange(SIZE)
     kernel = RandomWalk(scale=1.0, rule=rule).kernel(Target(at(weight)))
     steps = [(states()[(places + move) % SIZE] - states(), 0.25) for move in (-2, -1, 1, 2)]
     check = check_reversible(kernel, weight, states=states(), moves=steps)
@@ -152,7 +152,7 @@ def test_a_walk_on_a_ring(rule: RuleName) -> None:
 def test_a_walk_on_a_lattice_with_edges(rule: RuleName) -> None:
     """Moves over the edge meet no density and are refused; scales and metric are the noise's alone."""
     grid = torch.cartesian_prod(torch.arange(3), torch.arange(4)).double()
-    weight = law(2, 12)
+    weight = distribution(2, 12)
     kernel = RandomWalk(scale=1.0, rule=rule).kernel(Target(lambda x: _on_grid(x, weight)))
     moves = [(torch.tensor(move).double().expand(12, 2), 0.25) for move in ((1, 0), (-1, 0), (0, 1), (0, -1))]
     check = check_reversible(kernel, weight, states=grid, moves=moves)
@@ -167,7 +167,7 @@ def _on_grid(x: Tensor, weight: Tensor) -> Tensor:
 
 
 class Table:
-    """A proposal law on the states."""
+    """A proposal distribution on the states."""
 
     def __init__(self, weight: Tensor) -> None:
         self.weight = weight
@@ -189,7 +189,7 @@ def independent_moves(proposal: Table) -> Moves:
 
 @both_rules
 def test_independent_proposals(rule: RuleName) -> None:
-    weight, proposal = law(4), Table(law(5))
+    weight, proposal = distribution(4), Table(distribution(5))
     kernel = Independent(proposal, rule).kernel(Target(at(weight)))
     check = check_reversible(kernel, weight, states=states(), moves=independent_moves(proposal))
     assert check.invariant, check
@@ -197,14 +197,14 @@ def test_independent_proposals(rule: RuleName) -> None:
     exact = Independent(Table(weight), rule).kernel(Target(at(weight)))
     found = transition(exact, states(), independent_moves(Table(weight)))
     if rule == "metropolis":
-        assert_close(found, weight.expand(SIZE, SIZE), **EXACT)  # the law itself is always accepted
+        assert_close(found, weight.expand(SIZE, SIZE), **EXACT)  # the distribution itself is always accepted
 
 
 @both_rules
 @pytest.mark.parametrize("stored", [False, True])
 def test_generalised_proposals(rule: RuleName, stored: bool) -> None:
     """A ratio of one's own, of a proposal that jumps twice as often upwards."""
-    weight = law(6)
+    weight = distribution(6)
     shares = {1: 0.5, -1: 0.25, 3: 0.15, -3: 0.1}
 
     def log_ratio(x: Tensor, y: Tensor) -> Tensor:
@@ -238,8 +238,8 @@ def estimate(weight: Tensor) -> Any:
 @both_rules
 @pytest.mark.parametrize("correlation", [0.0, 0.5])
 def test_pseudo_marginal_on_positions_and_estimates(rule: RuleName, correlation: float) -> None:
-    """The law of positions with their numbers is kept, and positions alone have the law that was asked for."""
-    weight = law(7)
+    """The joint distribution of positions and numbers is kept, and positions alone have the target distribution."""
+    weight = distribution(7)
     pairs = torch.cartesian_prod(torch.arange(SIZE), torch.arange(4)).double()
     x, v = pairs[:, :1], pairs[:, 1:]
     log_estimate = estimate(weight)
@@ -259,7 +259,7 @@ def test_pseudo_marginal_on_positions_and_estimates(rule: RuleName, correlation:
 
 
 def table_of_two() -> tuple[Tensor, Target, dict[str, Any]]:
-    """Two named values on a 3 x 2 table, and their conditional laws by inverse CDF of a given number."""
+    """Two named values on a 3 x 2 table, and their conditional distributions by inverse CDF of a given number."""
     weight = torch.tensor([[1.0, 3.0], [2.0, 2.0], [3.0, 1.0]]).double()
     start = {"a": torch.zeros(6).double(), "b": torch.zeros(6).double()}
 
@@ -281,7 +281,7 @@ def table_of_two() -> tuple[Tensor, Target, dict[str, Any]]:
     )
 
 
-def test_gibbs_keeps_the_law_and_is_not_reversible() -> None:
+def test_gibbs_keeps_the_distribution_and_is_not_reversible() -> None:
     weight, target, blocks = table_of_two()
     pairs = torch.cartesian_prod(torch.arange(3), torch.arange(2)).double()
     moves = [(((i + 0.5) / 6, (j + 0.5) / 4), 1 / 24) for i, j in product(range(6), range(4))]
@@ -304,7 +304,7 @@ def _still() -> dict[str, Any]:
 
 
 def test_finite_checks_refuse_what_they_cannot_use() -> None:
-    weight = law(1)
+    weight = distribution(1)
     kernel = RandomWalk(scale=1.0).kernel(Target(at(weight)))
     with pytest.raises(ValueError, match="needs its states and the moves"):
         check_reversible(kernel, weight)

@@ -47,7 +47,7 @@ def chain_scores(positions: Tensor, gaussian: Gaussian) -> Tensor:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_moments_are_found(name: str, rule: Any, d: int) -> None:
-    """From a start that is nowhere near the law: 2.5 deviations off in every column."""
+    """From a start that is nowhere near the distribution: 2.5 deviations off in every column."""
     gaussian = Gaussian.of(d)
     kernel = KERNELS[name](gaussian, rule).kernel(gaussian.target)
     start = gaussian.mean + 2.5 * gaussian.covariance.diagonal().sqrt() * torch.ones(200, d).double()
@@ -62,7 +62,7 @@ def test_moments_are_found(name: str, rule: Any, d: int) -> None:
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_step_from_exact_draws_changes_nothing(name: str, rule: Any) -> None:
-    """Invariance and detailed balance by chance, each kernel on the law that it is exact for; level 1e-5 each."""
+    """Invariance and detailed balance by chance, each kernel on the distribution it is exact for; level 1e-5 each."""
     gaussian = Gaussian.of(2)
     check = check_reversible(
         kernel_of(name, gaussian, rule),

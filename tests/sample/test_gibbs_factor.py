@@ -1,4 +1,4 @@
-"""The Gibbs kernel of factor analysis: identities, the joint law, and bugs that it must show."""
+"""The Gibbs kernel of factor analysis: identities, the joint distribution, and bugs that it must show."""
 
 from __future__ import annotations
 
@@ -75,9 +75,11 @@ def test_stored_density_is_that_of_the_parameters(n: int) -> None:
     assert_close(kernel.init(chains.position).log_density, chains.log_density, **EXACT)
     values = unpack_factors(chains.position, 4)
     for i in range(3):
-        law = LowRankGaussian(values.mean[i], values.loadings[i], values.noise[i])
+        distribution = LowRankGaussian(values.mean[i], values.loadings[i], values.noise[i])
         assert_close(
-            chains.log_density[i] - prior.log_prob(*values)[i], law.log_prob(rows[0])[0].sum(), **EXACT
+            chains.log_density[i] - prior.log_prob(*values)[i],
+            distribution.log_prob(rows[0])[0].sum(),
+            **EXACT,
         )
 
 
@@ -106,7 +108,7 @@ def test_moments_are_as_good_as_rows() -> None:
 
 
 @pytest.mark.parametrize("n", [2, 4, 6, 30])
-def test_sums_of_factors_have_the_law_of_the_rows(n: int) -> None:
+def test_sums_of_factors_have_the_distribution_of_the_rows(n: int) -> None:
     """Sums drawn from the scatter alone, beside sums over factors drawn row by row; false alarms as in scores."""
     prior, c = make_prior(), 40_000
     values, rows = draw_tables(prior, 1, n)
@@ -133,7 +135,7 @@ def test_sums_of_factors_have_the_law_of_the_rows(n: int) -> None:
 
 
 @pytest.mark.parametrize(("k", "d", "n"), [(2, 4, 10), (1, 3, 30), (2, 5, 4), (3, 3, 8), (2, 4, 1)])
-def test_the_joint_law_stays(k: int, d: int, n: int) -> None:
+def test_the_joint_distribution_stays(k: int, d: int, n: int) -> None:
     """Geweke's test over 10,000 pairs; false alarms as in contract.scores."""
     prior = make_prior(k, d)
     values, rows = draw_tables(prior, 10_000, n)
@@ -181,7 +183,7 @@ class OneColumnMore(InverseGamma):
 
 
 @pytest.mark.parametrize("bug", ["scale", "shift", "noise", "loadings"])
-def test_planted_bugs_break_the_joint_law(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_planted_bugs_break_the_joint_distribution(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prior = make_prior()
     values, rows = draw_tables(prior, 20_000, 10)
     if bug == "scale":

@@ -1,4 +1,4 @@
-"""The Gibbs kernel of Gaussian mixtures: identities, closed forms, the joint law, and bugs that it must show."""
+"""The Gibbs kernel of Gaussian mixtures: identities, closed forms, the joint distribution, and bugs it must show."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def test_one_component_is_its_closed_form(diagonal: bool) -> None:
 
 @kinds
 @pytest.mark.parametrize("k", [1, 3])
-def test_the_joint_law_stays(k: int, diagonal: bool) -> None:
+def test_the_joint_distribution_stays(k: int, diagonal: bool) -> None:
     """Geweke's test over 20,000 pairs; false alarms as in contract.scores."""
     prior = make_prior(k, diagonal=diagonal)
     log_weight, family, rows = draw_tables(prior, 20_000, 8)
@@ -217,17 +217,19 @@ def test_rows_go_together_as_enumeration_says() -> None:
     assert_scores(mean_scores(share[:, 0], first))
 
 
-def parameters(law: NormalInverseWishart) -> tuple[Tensor, ...]:
-    """What a law is made of, and nothing of what it has worked out."""
-    return law.mean, law.strength, law.dof, law.scale
+def parameters(distribution: NormalInverseWishart) -> tuple[Tensor, ...]:
+    """What a distribution is made of, and nothing of what it has worked out."""
+    return distribution.mean, distribution.strength, distribution.dof, distribution.scale
 
 
 class OneRowLess(NormalInverseWishart):
     """Planted: degrees of freedom miss one row."""
 
     def posterior(self, sums: Tensor) -> NormalInverseWishart:
-        law = NormalInverseWishart.posterior(NormalInverseWishart(*parameters(self)), sums)
-        return NormalInverseWishart(law.mean, law.strength, law.dof - 1.0, law.scale)
+        distribution = NormalInverseWishart.posterior(NormalInverseWishart(*parameters(self)), sums)
+        return NormalInverseWishart(
+            distribution.mean, distribution.strength, distribution.dof - 1.0, distribution.scale
+        )
 
 
 class WithoutPriorScale(NormalInverseWishart):
@@ -235,18 +237,22 @@ class WithoutPriorScale(NormalInverseWishart):
 
     def posterior(self, sums: Tensor) -> NormalInverseWishart:
         prior = NormalInverseWishart(*parameters(self))
-        law = prior.posterior(sums)
-        apart = self.mean - law.mean
+        distribution = prior.posterior(sums)
+        apart = self.mean - distribution.mean
         pull = self.strength[..., None, None] * apart[..., :, None] * apart[..., None, :]
-        return NormalInverseWishart(law.mean, law.strength, law.dof, law.scale - 0.5 * pull)
+        return NormalInverseWishart(
+            distribution.mean, distribution.strength, distribution.dof, distribution.scale - 0.5 * pull
+        )
 
 
 class SpreadOfOneRow(NormalInverseWishart):
     """Planted: means are drawn as if the prior were worth no rows."""
 
     def posterior(self, sums: Tensor) -> NormalInverseWishart:
-        law = NormalInverseWishart.posterior(NormalInverseWishart(*parameters(self)), sums)
-        return NormalInverseWishart(law.mean, sums[..., 0] + 0.1, law.dof, law.scale)
+        distribution = NormalInverseWishart.posterior(NormalInverseWishart(*parameters(self)), sums)
+        return NormalInverseWishart(
+            distribution.mean, sums[..., 0] + 0.1, distribution.dof, distribution.scale
+        )
 
 
 class WithoutCounts(Dirichlet):
@@ -257,7 +263,7 @@ class WithoutCounts(Dirichlet):
 
 
 @pytest.mark.parametrize("bug", [OneRowLess, WithoutPriorScale, SpreadOfOneRow, WithoutCounts])
-def test_planted_bugs_break_the_joint_law(bug: type) -> None:
+def test_planted_bugs_break_the_joint_distribution(bug: type) -> None:
     prior = make_prior()
     log_weight, family, rows = draw_tables(prior, 20_000, 8)
     weights, components = prior.weights, prior.components

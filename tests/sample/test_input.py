@@ -283,6 +283,6 @@ def test_estimates_of_the_wrong_form() -> None:
             PseudoMarginal(lambda x, v: bowl(x), **{"numbers": 1, **options})
 
 
-def test_a_proposal_law_has_one_member() -> None:
-    law = DiagonalGaussian(torch.zeros(2, 2).double(), torch.ones(2, 2).double())
-    refused("one member", bowl, POINT, Independent(law), chains=3)
+def test_a_proposal_distribution_has_one_member() -> None:
+    distribution = DiagonalGaussian(torch.zeros(2, 2).double(), torch.ones(2, 2).double())
+    refused("one member", bowl, POINT, Independent(distribution), chains=3)

@@ -140,8 +140,8 @@ def test_langevin_ratio_is_that_of_the_proposal_densities(metric: str, d: int) -
     def log_q(x: Tensor, y: Tensor) -> Tensor:
         _, slope = target.value_and_gradient(x)
         mean = x + 0.5 * h**2 * slope @ (root @ root.mT)
-        law = torch.distributions.MultivariateNormal(mean, scale_tril=h * root)
-        return law.log_prob(y)
+        distribution = torch.distributions.MultivariateNormal(mean, scale_tril=h * root)
+        return distribution.log_prob(y)
 
     ratio = there.log_density - here.log_density
     ratio = ratio + log_q(there.position, here.position) - log_q(here.position, there.position)
@@ -246,7 +246,7 @@ def test_a_single_step_of_half_a_turn_still_mixes_squares() -> None:
 
 
 def test_steps_of_two_gradients_keep_the_energy_better_than_two_of_one() -> None:
-    """On a round Gaussian, a quarter turn by two gradients: the error of the energy is less than a fifth."""
+    """On a spherical Gaussian, a quarter turn by two gradients: the error of the energy is less than a fifth."""
     target = Target(lambda x: -0.5 * x.square().sum(1))
     errors = []
     for stages in (1, 2):
@@ -336,7 +336,7 @@ def test_scales_of_one_chain_each() -> None:
     assert float(spread[2] / spread[1]) == pytest.approx(1000.0, rel=0.2)
 
 
-def test_the_numbers_of_an_estimate_keep_their_law() -> None:
+def test_the_numbers_of_an_estimate_keep_their_distribution() -> None:
     """rho v + sqrt(1 - rho^2) e: moves that are all accepted leave standard normal numbers so. 3 scores below 4.9."""
     kernel = PseudoMarginal(lambda x, v: x.new_zeros(len(x)), 2, 0.8, scale=1.0).kernel()
     start = kernel.init(torch.zeros(20_000, 1).double())
@@ -385,7 +385,7 @@ def test_kernels_of_blocks_store_the_joint_density() -> None:
         {"a": draw, "b": RandomWalk(0.5)},
         {"b": RandomWalk(0.5), "a": draw},
         {"a": MALA(0.5), "b": HMC(0.3)},
-        {"a": Independent(Gaussian.of(1).law()), "b": RandomWalk(0.3)},
+        {"a": Independent(Gaussian.of(1).distribution()), "b": RandomWalk(0.3)},
     ):
         kernel: Kernel = Gibbs(blocks).kernel(target)
         path = advance(kernel, kernel.init(torch.zeros(7, 3).double()), 12, generator(0))

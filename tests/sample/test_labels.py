@@ -83,8 +83,8 @@ def test_assignment_is_the_best_of_all() -> None:
         assert sum(float(one[order[j], j]) for j in range(4)) == pytest.approx(best)
 
 
-def test_rounds_lower_the_divergence() -> None:
-    """The order found is at least as good as that of the first round, on components that overlap."""
+def test_iterations_lower_the_divergence() -> None:
+    """The order found is at least as good as that of the first iteration, on components that overlap."""
     share = (1.2 * normal((1, 60, 3, 20), generator(4)) + normal((3, 20), generator(5))).softmax(2)
     first = assign_labels(torch.matmul(share[0], share[0, 0].clamp(min=1e-12).log().mT))
     found = relabel_draws(share, 0)

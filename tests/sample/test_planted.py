@@ -34,8 +34,8 @@ from sample.test_finite import (
     Table,
     at,
     by_inverse_cdf,
+    distribution,
     independent_moves,
-    law,
     random_proposals,
     states,
     table_of_two,
@@ -136,9 +136,9 @@ def reversible(name: str, spoil: Spoil) -> bool:
 
 def parts(name: str, spoil: Spoil) -> tuple[Any, Any, Any]:
     model = MODELS["normal"]
-    law = with_numbers(model) if name == "pseudo-marginal" else model
+    distribution = with_numbers(model) if name == "pseudo-marginal" else model
     kernel = posterior(model, name)
-    return law.prior, law.simulate, lambda data: spoil(kernel(data))
+    return distribution.prior, distribution.simulate, lambda data: spoil(kernel(data))
 
 
 def joint(name: str, spoil: Spoil) -> bool:
@@ -187,7 +187,7 @@ def without_proposal(kernel: Kernel) -> Kernel:
 @pytest.mark.parametrize("spoil", [flipped, without_proposal])
 @pytest.mark.parametrize("rule", ["metropolis", "barker"])
 def test_wrong_ratios_are_wrong_on_finite_spaces(spoil: Spoil, rule: Any) -> None:
-    weight = law(1)
+    weight = distribution(1)
     kernel, moves = by_inverse_cdf(weight, random_proposals(51), rule)
     assert check_reversible(kernel, weight, states=states(), moves=moves).invariant
     check = check_reversible(spoil(kernel), weight, states=states(), moves=moves)
@@ -198,7 +198,7 @@ def test_wrong_ratios_are_wrong_on_finite_spaces(spoil: Spoil, rule: Any) -> Non
 
 @pytest.mark.parametrize("spoil", [flipped, without_proposal])
 def test_wrong_ratios_of_independent_proposals_are_wrong_on_finite_spaces(spoil: Spoil) -> None:
-    weight, proposal = law(4), Table(law(5))
+    weight, proposal = distribution(4), Table(distribution(5))
     kernel = spoil(Independent(proposal).kernel(Target(at(weight))))
     check = check_reversible(kernel, weight, states=states(), moves=independent_moves(proposal))
     assert not check.invariant
@@ -207,7 +207,7 @@ def test_wrong_ratios_of_independent_proposals_are_wrong_on_finite_spaces(spoil:
 
 def test_a_walk_that_is_not_symmetric_is_wrong() -> None:
     """Twice as often up as down, without a proposal in the ratio."""
-    weight, places = law(1), torch.arange(SIZE)
+    weight, places = distribution(1), torch.arange(SIZE)
     kernel = RandomWalk(1.0).kernel(Target(at(weight)))
     moves = [
         (states()[(places + step) % SIZE] - states(), share) for step, share in ((1, 2 / 3), (-1, 1 / 3))
@@ -254,7 +254,7 @@ def test_a_missing_jacobian_is_caught(missing: bool, monkeypatch: pytest.MonkeyP
 
 
 def sweep_parts(share: float) -> tuple[Any, Any, Any]:
-    """The normal model with a conditional law of ``share`` times the right variance."""
+    """The normal model with a conditional distribution of ``share`` times the right variance."""
     model = MODELS["normal"]
 
     def kernel(data: Tensor) -> Kernel:

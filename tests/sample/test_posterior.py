@@ -49,11 +49,11 @@ def test_factors_have_their_exact_posterior() -> None:
         sd = covariance.diagonal().sqrt()
         found = z[:, :, i].reshape(-1, 2)
         assert (((found.mean(0) - mean) / sd).abs() * torch.as_tensor(ess[i]).sqrt() < 4.5).all()
-        # the variance of a normal law: its square has twice its variance squared; effective draws of squares are fewer
+        # the square of a normal variable has variance 2 sd^4; effective draws of squares are fewer
         assert ((found.var(0) / sd**2 - 1.0).abs() * torch.as_tensor(ess[i] / 4).sqrt() < 4.5 * 2**0.5).all()
 
 
-def test_decoders_give_the_same_density_whatever_their_law_is_called() -> None:
+def test_decoders_give_the_same_density_whatever_their_distribution_is_called() -> None:
     model = factor_model()
     rows = model.sample(40, generator(1))[0]
     z = torch.randn(40, 2, generator=generator(2), **DOUBLE)
@@ -101,7 +101,7 @@ def test_the_gradient_in_the_parameters_is_that_of_the_density(case: ModelCase) 
 
 
 def test_a_rate_has_its_gamma_posterior() -> None:
-    """A flat prior on the log-rate makes the rate's posterior a gamma law. |z| < 4.5 twice: a chance of 1.4e-5."""
+    """A flat prior on the log-rate makes the posterior of the rate a gamma. |z| < 4.5 twice: a chance of 1.4e-5."""
     rows = torch.tensor([[1.0], [4.0], [2.0], [0.0], [3.0]], **DOUBLE)
     model = Mixture(torch.zeros(1, **DOUBLE), Poisson(torch.tensor([[2.0]], **DOUBLE)))
     draws = sample_parameters(

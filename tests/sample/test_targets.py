@@ -70,15 +70,15 @@ SUPPORTS: dict[str, tuple[Any, Distribution, Tensor]] = {
 
 def mass(name: str) -> float:
     """The integral of the unconstrained density over a grid: sums of even steps are exact for what falls off."""
-    support, law, point = SUPPORTS[name]
+    support, distribution, point = SUPPORTS[name]
     space = ParameterSpace.from_start(point[None], support)
-    target = make_target(law.log_prob, space)
+    target = make_target(distribution.log_prob, space)
     line = torch.linspace(-45.0, 45.0, 3001 if space.n_columns == 1 else 601, dtype=torch.float64)
     grid = torch.cartesian_prod(*[line] * space.n_columns).reshape(-1, space.n_columns)
     with disable_validation():
         density = target.log_density(grid).nan_to_num(nan=-torch.inf).exp()
     if name == "less_than":
-        density = density / law.cdf(number(1.0))
+        density = density / distribution.cdf(number(1.0))
     return float(density.sum()) * float(line[1] - line[0]) ** space.n_columns
 
 
@@ -131,9 +131,16 @@ CLOSED: dict[str, tuple[Any, Distribution, Tensor, Tensor]] = {
 @pytest.mark.parametrize("name", CLOSED)
 def test_constrained_draws_have_the_means_they_should(name: str) -> None:
     """z-scores from effective draws. 25 scores, each below 5.1: a false alarm in 1e5 runs."""
-    support, law, point, mean = CLOSED[name]
+    support, distribution, point, mean = CLOSED[name]
     draws = sample_density(
-        law.log_prob, point, chains=16, support=support, draws=200, warmup=200, start_sd=0.3, random_state=2
+        distribution.log_prob,
+        point,
+        chains=16,
+        support=support,
+        draws=200,
+        warmup=200,
+        start_sd=0.3,
+        random_state=2,
     )
     assert draws["x"].shape == (16, 200, *point.shape)
     assert bool(support.check(draws["x"]).all())

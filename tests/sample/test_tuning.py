@@ -142,7 +142,7 @@ def test_the_metric_is_that_of_the_target(algorithm: Any, dense: bool | None) ->
         return
     assert metric.shape == (4, 4)
     assert not bool(metric.triu(1).any())
-    # In the metric's own coordinates the target is round.
+    # In the metric's own coordinates the target is spherical.
     inner = torch.linalg.solve_triangular(metric, gaussian.factor, upper=False)
     assert float(torch.linalg.svdvals(inner).log().abs().max()) < 0.35
 
@@ -183,12 +183,12 @@ def test_columns_of_many_units(most: float) -> None:
 
 
 @pytest.mark.parametrize("algorithm", [MALA, RandomWalk])
-def test_a_metric_that_was_not_found_is_told(algorithm: Any) -> None:
+def test_a_metric_that_was_not_found_is_reported(algorithm: Any) -> None:
     """Without trajectories a few hundred steps do not learn six orders of magnitude: draws say so."""
     gaussian = Gaussian.of(4, scale=torch.tensor([1e-3, 1e3, 1.0, 30.0]))
     found = warmed(algorithm(), gaussian, warmup=500)
     assert not found.converged
-    assert any("x[1]" in worry and "R-hat" in worry for worry in found.concerns)
+    assert any("x[1]" in concern and "R-hat" in concern for concern in found.concerns)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_a_metric_that_was_not_found_is_told(algorithm: Any) -> None:
     [RandomWalk(), MALA(), HMC(), PseudoMarginal(lambda x, v: -x.square().sum(1) + 0.1 * v[:, 0], 1)],
 )
 def test_nothing_is_tuned_after_warm_up(algorithm: Any) -> None:
-    """The tuning that a round of draws leaves is the one it got, and the draws are those of one fixed kernel."""
+    """The tuning that an iteration of draws leaves is the one it got, and the draws are those of one fixed kernel."""
     seen: list[Any] = []
 
     def watch(progress: Progress[Any]) -> None:
@@ -208,7 +208,7 @@ def test_nothing_is_tuned_after_warm_up(algorithm: Any) -> None:
     assert len(after) >= 4
     for state in after:
         assert state.tuning is after[0].tuning
-    # From where warm-up ended, the tuned algorithm alone makes the same draws, round by round.
+    # From where warm-up ended, the tuned algorithm alone makes the same draws, iteration by iteration.
     kernel, chains = found.algorithm.kernel(gaussian.target), after[0].chains
     for i in range(3):
         stream = torch.Generator()
@@ -252,7 +252,7 @@ def test_one_chain_is_tuned_too() -> None:
 
 
 def test_lengths_of_trajectories_suit_the_target() -> None:
-    """On a round Gaussian none is longer than a whole turn; squares, which are what tuning looks at, mix well."""
+    """On a spherical Gaussian none is longer than a whole turn; squares, which are what tuning looks at, mix well."""
     found = warmed(HMC(), Gaussian(torch.zeros(10).double(), torch.eye(10).double()), chains=64, warmup=600)
     assert found.algorithm.scale <= found.algorithm.trajectory < 2 * math.pi
     squares = (found["x"] ** 2).numpy()
@@ -308,7 +308,7 @@ def test_factors_of_poor_covariances() -> None:
 
 
 def test_an_adaptation_that_goes_on_is_biased() -> None:
-    """Why nothing may move after warm-up: steps that depend on where a chain is have another law.
+    """Why nothing may move after warm-up: steps that depend on where a chain is have another distribution.
 
     The scale of each chain's next step is that of its last move, a rule that looks harmless.
     """

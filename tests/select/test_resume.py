@@ -19,7 +19,7 @@ FITS = len(COLUMNS) * (4 + 1)
 
 
 class Counting(BaseEstimator):
-    """Counts fits of all its kind, and fails at one of them as told."""
+    """Counts fits of all its kind, and fails at a given one."""
 
     fits: ClassVar[int] = 0
     stop_at: ClassVar[int | None] = None
@@ -225,7 +225,7 @@ def test_a_file_is_no_folder(tmp_path: Path, X: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("value", [lambda e, X: 0.0, np.random.default_rng(0), object()])
-def test_what_cannot_be_told_apart_is_refused(tmp_path: Path, X: np.ndarray, value: Any) -> None:
+def test_what_cannot_be_distinguished_is_refused(tmp_path: Path, X: np.ndarray, value: Any) -> None:
     with pytest.raises(ValueError, match="cannot distinguish"):
         search(tmp_path, estimator=Counting(extra=value)).fit(X)
 

@@ -24,7 +24,7 @@ from estimators.cases import blobs, documents
 
 
 class Given(BaseEstimator):
-    """Its log-densities are a column of the rows, its number of parameters is told."""
+    """Its log-densities are a column of the rows, its number of parameters is given."""
 
     def __init__(self, column: int = 0, n_parameters: float = 1.0, fail: bool = False) -> None:
         self.column = column
@@ -329,7 +329,7 @@ def test_unknown_sizes_are_taken_in_the_order_of_the_grid() -> None:
         ModelSearchCV(KernelDensity(), {"bandwidth": [0.8]}, criterion="bic", cv=2).fit(X)
 
 
-def test_warnings_of_fits_are_kept_and_told_once() -> None:
+def test_warnings_of_fits_are_kept_and_reported_once() -> None:
     with pytest.warns(SelectionWarning, match="fits of 2 of 2 candidates warned") as record:
         search = ModelSearchCV(
             boxloop.GaussianMixture(random_state=0, max_iter=1, tol=0.0),

@@ -24,7 +24,7 @@ EXTRA = [
     checks.check_param_validation,
     checks.check_readonly_memmap_input,
 ]
-TOLD = (
+EXPECTED_WARNINGS = (
     "ignore::boxloop.FitWarning",
     "ignore::boxloop.select.SelectionWarning",
     "ignore::sklearn.exceptions.ConvergenceWarning",
@@ -32,7 +32,7 @@ TOLD = (
     "ignore:X does not have valid feature names",
     "ignore:X has feature names",
 )
-pytestmark = [pytest.mark.filterwarnings(told) for told in TOLD]
+pytestmark = [pytest.mark.filterwarnings(expected) for expected in EXPECTED_WARNINGS]
 
 
 @parametrize_with_checks(ESTIMATORS)

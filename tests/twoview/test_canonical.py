@@ -317,7 +317,7 @@ def test_an_exact_repetition_beside_a_small_difference() -> None:
     orthonormal(model, double, right, 1e-8)
 
 
-def test_powers_of_a_column_are_told_apart() -> None:
+def test_powers_of_a_column_are_distinguished() -> None:
     """A Vandermonde view, of condition 1e9 in units of its columns; the 12th power of the second view is the target."""
     x = torch.linspace(0.2, 1.2, 3000).double()
     powers = torch.stack([x**p for p in range(1, 13)], 1)

@@ -10,7 +10,7 @@ from boxloop.twoview import diagnose
 from twoview.conditional_cases import fitted, rows_of
 
 
-def test_a_good_fit_has_no_worries() -> None:
+def test_a_good_fit_has_no_concerns() -> None:
     conditional = fitted(rows_of(4000, 50), (2, 2, 2))
     found = diagnose(conditional, batch_size=400)
     assert found.concerns == ()

@@ -177,7 +177,7 @@ def test_noise_is_the_mean_square_left_over(made: tuple[Tensor, RelevanceModel, 
     assert float(estimate_residual_variance(coder, source, 5, "diagonal", 7.0).min()) == 7.0
 
 
-def test_samples_follow_the_law_that_the_model_states(
+def test_samples_follow_the_distribution_that_the_model_states(
     made: tuple[Tensor, RelevanceModel, ArraySource],
 ) -> None:
     _, model = settle(made)
@@ -201,7 +201,7 @@ def _affine(model: GeneratorModel) -> Part:
     return Part(network, network.draw_parameters(generator(6)))
 
 
-def test_law_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:
+def test_distribution_of_codes_can_be_a_mixture(made: tuple[Tensor, RelevanceModel, ArraySource]) -> None:
     _, model = settle(made)
     stream = generator(2)
     centres = torch.tensor([[-2.0, 0.0], [2.0, 1.0]]).double()

@@ -209,7 +209,7 @@ def write_figure(path: Path | None, draw: Callable[[], Any]) -> None:
 
 
 Tell = Callable[[int, int | None, str], None]
-"""Told how much is done, of how much (None where nobody knows), and what is being done."""
+"""Called with how much is done, of how much (None if unknown), and what is being done."""
 
 
 @contextmanager

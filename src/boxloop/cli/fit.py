@@ -208,13 +208,13 @@ def score_fit(estimator: Fitted, source: Source) -> dict[str, float]:
     from boxloop.cli.models import count_parameters, has_lower_bound_scores
     from boxloop.cli.sums import sum_log_densities
 
-    tally = sum_log_densities(estimator, source)
+    sums = sum_log_densities(estimator, source)
     count = count_parameters(estimator)
     price = math.nan if has_lower_bound_scores(estimator) else count
     return {
-        "log_likelihood": tally.mean,
-        "standard_error": tally.error,
+        "log_likelihood": sums.mean,
+        "standard_error": sums.error,
         "n_parameters": count,
-        "aic": 2.0 * price - 2.0 * tally.total,
-        "bic": price * math.log(tally.weight) - 2.0 * tally.total,
+        "aic": 2.0 * price - 2.0 * sums.total,
+        "bic": price * math.log(sums.weight) - 2.0 * sums.total,
     }

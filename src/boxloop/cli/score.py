@@ -90,14 +90,14 @@ def score_rows(
         lines = ({"log_density": density, **infer_latent(estimator, tile)},) if written else ()
         return PartialSum(len(density), LogDensitySums.from_tile(density, start=start), lines)
 
-    tally = sum_parts(source.map_tiles(score_tile), source.n_rows, output, watch)
+    sums = sum_parts(source.map_tiles(score_tile), source.n_rows, output, watch)
     found = {
         "model": model,
         "data": data,
-        "rows": tally.rows,
-        "log_likelihood": tally.mean,
-        "standard_error": tally.error,
-        "least_likely": [{"row": row, "log_density": value} for value, row in tally.lowest],
+        "rows": sums.rows,
+        "log_likelihood": sums.mean,
+        "standard_error": sums.error,
+        "least_likely": [{"row": row, "log_density": value} for value, row in sums.lowest],
         "output": output,
     }
     return found, lambda: _print_scores(found, name_likelihood(estimator))

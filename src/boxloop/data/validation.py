@@ -301,7 +301,7 @@ def to_labels(values: Any, name: str) -> Any:
         return np.asarray(_detach(values))
     except ValueError as error:
         raise ValueError(
-            f"{name} must be a list of labels, one a row; got rows of different lengths"
+            f"{name} must be a list of labels, one per row; got rows of different lengths"
         ) from error
 
 
@@ -371,7 +371,9 @@ def _to_numbers(weight: object) -> np.ndarray:
     try:
         return np.array(weight, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the weights must be numbers, one a row; got a {type(weight).__name__}") from error
+        raise ValueError(
+            f"the weights must be numbers, one per row; got a {type(weight).__name__}"
+        ) from error
 
 
 def is_dask_collection(data: object) -> bool:
@@ -470,7 +472,7 @@ def dense_source(
 
 
 def finite_source(rows: Tensor, weight: object, names: tuple[str, ...] | None) -> ArraySource:
-    """A source over float64 rows (n, d) without infinite values, with weights one a row; names are not checked."""
+    """A source over float64 rows (n, d) without infinite values, with one weight per row; names are not checked."""
     source = ArraySource(rows, None, names)
     check_finite(rows, source.names)
     if weight is None:

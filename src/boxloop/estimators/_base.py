@@ -296,7 +296,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         # The other methods run for a planned number of passes, at whose end nothing is tested.
         if self.method == "em" and not self.converged_ and not self.interrupted_:
             warn_caller(
-                f"EM reached max_iter={self.max_iter} before the {self._objective_name} settled (tol={self.tol:g}); "
+                f"EM reached max_iter={self.max_iter} before the {self._objective_name} converged (tol={self.tol:g}); "
                 "raise max_iter or tol",
                 ConvergenceWarning,
             )
@@ -472,7 +472,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         check_is_fitted(self)
         from boxloop.figures import trace
 
-        state = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        state = "interrupted" if self.interrupted_ else ("converged" if self.converged_ else "not converged")
         title, up = f"{type(self).__name__}: the fit", "mean log-likelihood per row"
         return trace(self.lower_bounds_, ax, title=title, up=up, label=f"{state}: {self.lower_bound_:.6g}")
 

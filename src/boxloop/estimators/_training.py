@@ -146,7 +146,7 @@ def fingerprint_fit(
     ignored: Collection[str],
     modules: Collection[str],
 ) -> dict[str, Any]:
-    """What a checkpoint must share with the fit that continues it; ``modules`` are told apart by their tensors."""
+    """What a checkpoint must share with the fit that continues it; ``modules`` are identified by their tensors."""
     if not isinstance(estimator.random_state, int | np.integer):
         raise ValueError(
             "a checkpoint needs an integer random_state: the same random numbers must come again"

@@ -676,7 +676,9 @@ class TwoViewEstimator(
 
         name = "validation_relevance" if "validation_relevance" in self.history_ else "relevance"
         values = self.history_.get(name, [])
-        outcome = "interrupted" if self.interrupted_ else ("settled" if self.converged_ else "not settled")
+        outcome = (
+            "interrupted" if self.interrupted_ else ("converged" if self.converged_ else "not converged")
+        )
         up = f"total relevance {'on held-out rows' if name != 'relevance' else 'in a batch'}"
         return trace(values, ax, title=f"{type(self).__name__}: the fit", up=up, label=outcome)
 

@@ -75,7 +75,7 @@ class GaussianMixture(GaussianPictures):
         precisions_: inverse covariances, in the same shape.
         precisions_cholesky_: their Cholesky factors, as in scikit-learn.
         model_: the fitted :class:`boxloop.models.Mixture`.
-        converged_: whether the likelihood settled.
+        converged_: whether the likelihood converged.
         n_iter_: EM iterations.
         lower_bound_: mean log-likelihood per row.
         lower_bounds_: the same after each iteration.

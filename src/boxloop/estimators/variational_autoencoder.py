@@ -416,7 +416,7 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
 
 @dataclass(frozen=True)
 class Evidence:
-    """The evidence lower bound of a row and its parts, as means over rows with their standard errors.
+    """The evidence lower bound (ELBO) and its parts, as means over rows with their standard errors.
 
     Args:
         elbo: reconstruction less divergence; below the log-density.

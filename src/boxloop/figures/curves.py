@@ -30,9 +30,9 @@ def curves(
     ax: Axes | None = None,
     *,
     best: tuple[float, float] | None = None,
-    told: str = "",
+    label: str = "",
     crosses: tuple[ArrayLike, ArrayLike] = ((), ()),
-    crossed: str = "",
+    crosses_label: str = "",
     title: str = "",
     across: str = "",
     up: str = "",
@@ -44,9 +44,9 @@ def curves(
             single line is not written.
         ax: where to draw; a figure of its own when omitted.
         best: the point to ring.
-        told: what the legend says about it.
+        label: of this point in the legend.
         crosses: places and values of points that belong to no line.
-        crossed: what the legend says about them.
+        crosses_label: of these points in the legend.
         title: of the picture.
         across: what the places are.
         up: what the values are.
@@ -74,13 +74,13 @@ def curves(
             label=short(name, 30) if len(lines) > 1 else None,
         )
     if np.size(crosses[0]):
-        ax.plot(*crosses, "x", color=FAINT, label=crossed or None, markersize=7.0, markeredgewidth=2.0)
+        ax.plot(*crosses, "x", color=FAINT, label=crosses_label or None, markersize=7.0, markeredgewidth=2.0)
     if best is not None:
-        (ring,) = ax.plot(*best, "o", color=MARKED, label=told or None, fillstyle="none")
+        (ring,) = ax.plot(*best, "o", color=MARKED, label=label or None, fillstyle="none")
         ring.set(markersize=14.0, markeredgewidth=2.0)
     if len(lines) > 1:
         add_legend(ax, beside=True)
-    elif told or crossed:
+    elif label or crosses_label:
         low, high = ax.get_ylim()
         ax.set_ylim(low, high + 0.14 * (high - low))  # room for the legend above all that is drawn
         add_legend(ax, "upper right")

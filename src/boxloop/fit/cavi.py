@@ -221,7 +221,7 @@ class CaviState(Tree):
     """State of coordinate ascent."""
 
     natural: tuple[Tensor, ...]  # natural parameters of each node, (m, p)
-    settled: tuple[Tensor, ...]  # variables updated since the last gain worth counting, (m,)
+    updated: tuple[Tensor, ...]  # variables updated since the last gain worth counting, (m,)
     seed: int  # of the next iteration in random order
 
     def natural_by_name(self, field: MeanField) -> dict[str, Tensor]:
@@ -471,8 +471,8 @@ def cavi(
 def _draw_start(field: MeanField, number: int) -> CaviState:
     stream = generator(number)
     natural = tuple(node.draw_start(stream) for node in field.nodes.values())
-    settled = tuple(torch.zeros(node.size, dtype=torch.bool) for node in field.nodes.values())
-    return CaviState(natural, settled, seed(stream))
+    updated = tuple(torch.zeros(node.size, dtype=torch.bool) for node in field.nodes.values())
+    return CaviState(natural, updated, seed(stream))
 
 
 def _make_sweep_step(field: MeanField, tol: float) -> Step:
@@ -493,7 +493,7 @@ def _make_sweep_step(field: MeanField, tol: float) -> Step:
 
 
 def _make_random_scan_step(field: MeanField, tol: float) -> Step:
-    """An iteration that updates variables drawn uniformly, one by one; the last one ends with all of them settled."""
+    """An iteration that updates variables drawn uniformly, one by one, until all are at their optimum."""
     names = list(field.nodes)
     owner = torch.cat([torch.full((field.nodes[name].size,), j) for j, name in enumerate(names)])
     first = [int((owner < j).sum()) for j in range(len(names))]
@@ -503,7 +503,7 @@ def _make_random_scan_step(field: MeanField, tol: float) -> Step:
         natural = state.natural_by_name(field)
         expected = field.expected_statistics(natural)
         height = field.compute_bound(natural, expected)
-        settled = torch.cat(state.settled)
+        updated = torch.cat(state.updated)
         stream = generator(state.seed)
         for place in torch.randint(len(owner), (len(owner),), generator=stream).tolist():
             name = names[int(owner[place])]
@@ -515,11 +515,11 @@ def _make_random_scan_step(field: MeanField, tol: float) -> Step:
             expected[name] = expected[name].index_copy(
                 0, torch.tensor([member]), node.expected_statistics(fresh)
             )
-            settled = settled if gained < enough else torch.zeros_like(settled)
-            settled[place] = True
+            updated = updated if gained < enough else torch.zeros_like(updated)
+            updated[place] = True
         sizes = [field.nodes[name].size for name in names]
-        after = CaviState(tuple(natural.values()), settled.split(sizes), seed(stream))
-        return Iteration(after, height, final=bool(settled.all()))
+        after = CaviState(tuple(natural.values()), updated.split(sizes), seed(stream))
+        return Iteration(after, height, final=bool(updated.all()))
 
     return step
 

@@ -1,5 +1,5 @@
-r"""Online EM for factor analysis of long vectors (Brownlie, 2021), with one read and one write of D x K numbers a
-vector.
+r"""Online EM for factor analysis of long vectors (Brownlie, 2021), with one read and one write of D x K numbers
+per vector.
 
 The recursion is that of every online engine, running means and then solve (Algorithm 2):
 

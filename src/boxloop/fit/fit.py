@@ -41,12 +41,12 @@ class Plan:
     Args:
         engine: ``em`` passes over all rows each iteration; ``online`` and ``gradient`` take one mini-batch.
         max_iter: most EM iterations, or passes over the rows.
-        tol: EM stops when the mean log-likelihood of a row rises by less.
+        tol: EM stops when the mean log-likelihood rises by less.
         accelerate: extrapolate (guarded SQUAREM); ``False`` is plain EM.
         finish: go to the very maximum where there is a quick way (factor analysis with vanishing noise). Not for the
             start of a stream: noise at its floor on few rows is hard to leave again.
         batch_size: rows of a mini-batch.
-        observers: told of every iteration.
+        observers: notified of every iteration.
         resume: where an interrupted fit stood.
         dtype: precision of the passes over rows; parameters and sums stay in float64.
         objective: what EM's iterations climb.
@@ -117,7 +117,7 @@ class Plan:
 class Fit(Generic[M]):
     """A fitted model in the data's coordinates and in its own, with how the fit went.
 
-    ``trace`` is the mean log-likelihood of a row after each iteration, in the data's coordinates; ``statistics`` are
+    ``trace`` is the mean log-likelihood after each iteration, in the data's coordinates; ``statistics`` are
     the averages whose M step is the standard model, for a stream of rows that goes on from here.
     """
 
@@ -254,7 +254,7 @@ def list_concerns(
             "duplicate rows or collinear columns)"
         )
     for one, other in _equal_components(model) if isinstance(model, Mixture) else ():
-        found.append(f"components {one} and {other} are the same: the data do not tell them apart")
+        found.append(f"components {one} and {other} are the same: the data do not distinguish them")
     return (*found, *outcome.events)
 
 

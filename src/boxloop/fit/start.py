@@ -429,7 +429,7 @@ def race(
         iterations: iterations in the first heat.
         tol: as in :func:`boxloop.loop.run`; a start that has converged rests on its objective.
         rounding: as in :func:`boxloop.loop.run`.
-        observers: told of every iteration of every start.
+        observers: notified of every iteration of every start.
 
     Returns:
         All outcomes, the winner first.

@@ -249,8 +249,8 @@ def _advise_on_covariances(found: Verdict) -> Iterator[str]:
         yield f"Try another kind of model: {missed} by {count_of(found.size, found.unit)}"
 
 
-def _advise_on_tails(found: Verdict, settled: tuple[str, ...]) -> Iterator[str]:
-    tails = [m for m in found.misfits if m.moment == "tails" and m.columns[0] not in settled]
+def _advise_on_tails(found: Verdict, covered: tuple[str, ...]) -> Iterator[str]:
+    tails = [m for m in found.misfits if m.moment == "tails" and m.columns[0] not in covered]
     heavier, lighter = _columns_of(m for m in tails if m.z > 0), _columns_of(m for m in tails if m.z < 0)
     if heavier:
         larger = found.unit == "component" and not found.larger_tried

@@ -122,7 +122,7 @@ def tabulate_worst_rows(found: NetworkFindings) -> TextTable:
 def list_settings(fit: Network) -> dict[str, Any]:
     """How a network was made, and what its fit chose."""
     parts = fit.posterior_.components()
-    told = (
+    calibration = (
         {"noise": fit.noise_.tolist()}
         if isinstance(fit, NetworkRegressor)
         else {"temperature": fit.temperature_}
@@ -137,7 +137,7 @@ def list_settings(fit: Network) -> dict[str, Any]:
         "weight_decay": fit.weight_decay_,
         "collect_rate": fit.collect_rate_,
         "scale": fit.scale_,
-        **told,
+        **calibration,
     }
 
 
@@ -248,11 +248,11 @@ def plot_intervals(found: RegressionPrediction, seen: Array, name: str) -> Any:
     axes.vlines(mean, low, high, color=figures.COLOURS[0], alpha=0.3, linewidth=1.2)
     ends = [float(mean.min()), float(mean.max())]
     axes.plot(ends, ends, color=figures.INK, linewidth=0.9)
-    for mask, shade, shape, told in (
+    for mask, shade, shape, side in (
         (~out, figures.COLOURS[0], "o", "inside"),
         (out, figures.COLOURS[1], "D", "outside"),
     ):
-        axes.plot(mean[mask], seen[mask], shape, color=shade, markersize=4.0, label=f"{told}: {mask.sum()}")
+        axes.plot(mean[mask], seen[mask], shape, color=shade, markersize=4.0, label=f"{side}: {mask.sum()}")
     figures.add_legend(axes, "upper left")
     return axes
 

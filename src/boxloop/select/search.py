@@ -296,7 +296,7 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
             },
             ax,
             best=(params[best][number], value[best]),
-            told=f"chosen: {format_parameters(params[best])}" if len(lines) == 1 else "chosen",
+            label=f"chosen: {format_parameters(params[best])}" if len(lines) == 1 else "chosen",
             title="Candidates of the search",
             across=number,
             up=measure,

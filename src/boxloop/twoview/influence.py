@@ -49,7 +49,7 @@ NULL_DIRECTION = 1e-10
 """Variance, in units in which each feature's is 1, below which an omitted direction is rounding error."""
 
 TIED = 1e-12
-"""Difference of two relevances below which the variables cannot be told apart."""
+"""Difference of two relevances below which the variables cannot be distinguished."""
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,7 @@ def _translate_errors(client: Any, parts: Sequence[Partition]) -> Iterator[None]
                 f"client that is in use, and keep it{RESUME_HINT}"
             ) from error
         raise ClusterError(
-            f"the scheduler at {address} was lost, or told to drop the tasks{RESUME_HINT}"
+            f"the scheduler at {address} was lost, or dropped the tasks on request{RESUME_HINT}"
         ) from error
 
 

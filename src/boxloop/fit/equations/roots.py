@@ -64,14 +64,14 @@ class RootState:
 
 
 def make_newton_step(
-    measure: MeasureFunction, whiten: Tensor, is_settled: Callable[[RootState], bool]
+    measure: MeasureFunction, whiten: Tensor, is_converged: Callable[[RootState], bool]
 ) -> Callable[[RootState], Iteration[RootState]]:
     """An iteration of the safeguarded search; C, (q, q), is the unit in which the equations are measured."""
 
     def step(state: RootState) -> Iteration[RootState]:
         residual = whiten @ state.moments.mean
         length = float(residual.norm())
-        if is_settled(state):
+        if is_converged(state):
             return Iteration(state, -length, final=True)
         slope = whiten @ state.moments.slope
         is_calm = _make_step_length_test(whiten, state.moments)

@@ -1,4 +1,4 @@
-"""Conjugate laws as factors of a mean field: expected log-densities, divergences and predictives.
+"""Conjugate distributions as factors of a mean field: expected log-densities, divergences and predictives.
 
 Oracles: quadrature where the parameter space is small, Monte Carlo with errors elsewhere, SciPy's densities, and Bayes'
 rule. False alarms as in contract.scores.
@@ -32,7 +32,7 @@ from boxloop.distributions import (
 )
 from boxloop.models import Mixture
 from boxloop.numeric import generator, normal, pack
-from contract.law_checks import holed
+from contract.distribution_checks import with_missing
 from contract.scores import assert_scores, mean_scores, moment_scores
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
@@ -47,8 +47,8 @@ def tensor(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float64)
 
 
-def law_of(kind: str, seed: int = 0, k: int = K, d: int = D) -> Any:
-    """A random law of each kind, with enough degrees of freedom for second moments."""
+def distribution_of(kind: str, seed: int = 0, k: int = K, d: int = D) -> Any:
+    """A random distribution of each kind, with enough degrees of freedom for second moments."""
     stream = generator(seed)
     root = normal((k, d, d), stream)
     scale = root @ root.mT + torch.eye(d, dtype=torch.float64)
@@ -88,11 +88,14 @@ def sums_of(kind: str, rows: Tensor, share: Tensor) -> Sums | PooledSums:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_plug_in_is_the_expected_log_density(kind: str) -> None:
-    law, rows = law_of(kind), rows_of(kind)
-    family, offset = law.plug_in()
+    distribution, rows = distribution_of(kind), rows_of(kind)
+    family, offset = distribution.plug_in()
     expected = family.view(rows).log_joint(offset)
     drawn = torch.stack(
-        [f.view(rows).log_joint(torch.zeros(K).double()) for f in law.draw_families(FEW, generator(1))]
+        [
+            f.view(rows).log_joint(torch.zeros(K).double())
+            for f in distribution.draw_families(FEW, generator(1))
+        ]
     )
     assert_scores(mean_scores(drawn.reshape(FEW, -1), expected.reshape(-1)))
 
@@ -114,43 +117,43 @@ def test_the_plug_in_of_one_column_by_quadrature() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_divergence_is_nothing_from_itself_and_positive_from_others(kind: str) -> None:
-    law, other = law_of(kind), law_of(kind, seed=1)
-    assert_close(law.divergence(law), torch.zeros(K, dtype=torch.float64), **EXACT)
-    assert bool((law.divergence(other) > 0).all())
+    distribution, other = distribution_of(kind), distribution_of(kind, seed=1)
+    assert_close(distribution.divergence(distribution), torch.zeros(K, dtype=torch.float64), **EXACT)
+    assert bool((distribution.divergence(other) > 0).all())
 
 
 @pytest.mark.parametrize("kind", ["full", "diag"])
 def test_divergence_is_the_mean_of_log_ratios(kind: str) -> None:
-    law, prior = law_of(kind), law_of(kind, seed=1)
-    many = law.map(lambda leaf: leaf.expand(MANY, *leaf.shape)).draw(generator(2))
-    ratio = (law.log_prob(many) - prior.log_prob(many)).reshape(MANY, K)
-    assert_scores(mean_scores(ratio, law.divergence(prior)))
+    distribution, prior = distribution_of(kind), distribution_of(kind, seed=1)
+    many = distribution.map(lambda leaf: leaf.expand(MANY, *leaf.shape)).draw(generator(2))
+    ratio = (distribution.log_prob(many) - prior.log_prob(many)).reshape(MANY, K)
+    assert_scores(mean_scores(ratio, distribution.divergence(prior)))
     one = prior.select(torch.tensor([0]))
-    assert_close(law.divergence(one), law.divergence(one.expand_members(K)), **EXACT)
+    assert_close(distribution.divergence(one), distribution.divergence(one.expand_members(K)), **EXACT)
 
 
-def test_divergence_of_a_round_law_is_the_mean_of_log_ratios() -> None:
-    law, prior = law_of("spherical"), law_of("spherical", seed=1)
+def test_divergence_of_a_round_distribution_is_the_mean_of_log_ratios() -> None:
+    distribution, prior = distribution_of("spherical"), distribution_of("spherical", seed=1)
 
     def density(of: SphericalNormalInverseGamma, mean: Tensor, variance: Tensor) -> Tensor:
         spread = stats.invgamma(0.5 * of.dof.numpy(), scale=0.5 * of.scale[:, 0].numpy()).logpdf(variance)
         deviation = np.sqrt(variance / of.strength.numpy())[..., None]
         return torch.from_numpy(spread + stats.norm(of.mean.numpy(), deviation).logpdf(mean).sum(-1))
 
-    drawn = law.draw_families(FEW, generator(2))
+    drawn = distribution.draw_families(FEW, generator(2))
     mean = torch.stack([f.mean for f in drawn]).numpy()
     variance = torch.stack([f.variance[:, 0] for f in drawn]).numpy()
-    ratio = density(law, mean, variance) - density(prior, mean, variance)
-    assert_scores(mean_scores(ratio, law.divergence(prior)))
+    ratio = density(distribution, mean, variance) - density(prior, mean, variance)
+    assert_scores(mean_scores(ratio, distribution.divergence(prior)))
 
 
-def test_divergence_of_a_tied_law() -> None:
-    """With one member it is that of the full law; with more, the means add theirs."""
-    full, tied = law_of("full", k=1), law_of("tied", k=1)
-    other_full, other_tied = law_of("full", 1, k=1), law_of("tied", 1, k=1)
+def test_divergence_of_a_tied_distribution() -> None:
+    """With one member it is that of the full distribution; with more, the means add theirs."""
+    full, tied = distribution_of("full", k=1), distribution_of("tied", k=1)
+    other_full, other_tied = distribution_of("full", 1, k=1), distribution_of("tied", 1, k=1)
     assert_close(tied.divergence(other_tied), full.divergence(other_full), **EXACT)
-    law, prior = law_of("tied"), law_of("tied", seed=1)
-    drawn = law.draw_families(FEW, generator(2))
+    distribution, prior = distribution_of("tied"), distribution_of("tied", seed=1)
+    drawn = distribution.draw_families(FEW, generator(2))
     factor, mean = torch.stack([f.factor for f in drawn]), torch.stack([f.mean for f in drawn])
 
     def density(of: TiedInverseWishart) -> Tensor:
@@ -161,7 +164,11 @@ def test_divergence_of_a_tied_law() -> None:
         centre = -0.5 * (of.strength * apart + log_det[:, None] - D * (of.strength / (2 * np.pi)).log())
         return spread + centre.sum(1)
 
-    assert_scores(mean_scores((density(law) - density(prior))[:, None], law.divergence(prior).sum()[None]))
+    assert_scores(
+        mean_scores(
+            (density(distribution) - density(prior))[:, None], distribution.divergence(prior).sum()[None]
+        )
+    )
 
 
 @pytest.mark.parametrize(("counts", "prior"), [((1001.0, 1200.0), (1.0, 1.0)), ((1500.0, 2.0), (3.0, 3.0))])
@@ -180,12 +187,12 @@ def test_divergence_of_dirichlets_where_stirlings_series_begins(
 
 
 def test_divergence_of_variances_and_weights_by_quadrature() -> None:
-    law, prior = InverseGamma(tensor(2.5), tensor(1.5)), InverseGamma(tensor(0.7), tensor(4.0))
+    distribution, prior = InverseGamma(tensor(2.5), tensor(1.5)), InverseGamma(tensor(0.7), tensor(4.0))
     p, q = stats.invgamma(2.5, scale=1.5), stats.invgamma(0.7, scale=4.0)
     exact, _ = integrate.quad(
         lambda u: p.pdf(np.exp(u)) * (p.logpdf(np.exp(u)) - q.logpdf(np.exp(u))) * np.exp(u), -8, 30
     )
-    assert float(law.divergence(prior)) == pytest.approx(exact, rel=1e-7)
+    assert float(distribution.divergence(prior)) == pytest.approx(exact, rel=1e-7)
     a, b = Dirichlet(tensor(2.0, 3.5)), Dirichlet(tensor(0.6, 1.2))
     beta, other = stats.beta(2.0, 3.5), stats.beta(0.6, 1.2)
     exact, _ = integrate.quad(lambda v: beta.pdf(v) * (beta.logpdf(v) - other.logpdf(v)), 0, 1)
@@ -195,16 +202,16 @@ def test_divergence_of_variances_and_weights_by_quadrature() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictive_is_the_ratio_of_evidences(kind: str) -> None:
     """p(x) = E[p(x | theta)], by draws; and by Bayes: the evidence of a row is its predictive density."""
-    law, rows = law_of(kind), rows_of(kind)
-    predicted = law.predictive().log_prob(rows)
-    drawn = torch.stack([f.log_prob(rows) for f in law.draw_families(FEW, generator(4))]).exp()
+    distribution, rows = distribution_of(kind), rows_of(kind)
+    predicted = distribution.predictive().log_prob(rows)
+    drawn = torch.stack([f.log_prob(rows) for f in distribution.draw_families(FEW, generator(4))]).exp()
     assert_scores(mean_scores(drawn.reshape(FEW, -1), predicted.exp().reshape(-1)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictive_from_the_divergence(kind: str) -> None:
     """Of one row and one component the bound is exact: E_q[log p(x)] - KL(posterior || prior) = log p(x)."""
-    prior = law_of(kind, k=1)
+    prior = distribution_of(kind, k=1)
     for row in rows_of(kind):
         found = prior.update(sums_of(kind, row[None], torch.ones(1, 1).double()))
         family, offset = found.plug_in()
@@ -217,111 +224,117 @@ def test_predictive_from_the_divergence(kind: str) -> None:
 @pytest.mark.parametrize("kind", GAUSSIAN)
 def test_predictive_integrates_to_one(kind: str) -> None:
     """On a grid in u with x = sinh(u), which reaches far enough for heavy tails."""
-    law = law_of(kind).predictive()
+    distribution = distribution_of(kind).predictive()
     u = torch.linspace(-7.5, 7.5, 901, dtype=torch.float64)
     x, width = torch.sinh(u), torch.cosh(u) * (u[1] - u[0])
     grid = torch.cartesian_prod(x, x)
     cell = torch.cartesian_prod(width, width).prod(1)
-    mass = law.log_prob(grid).exp()
+    mass = distribution.log_prob(grid).exp()
     assert_close(mass @ cell, torch.ones(K, dtype=torch.float64), rtol=1e-6, atol=1e-6)
-    assert_close((mass * cell) @ grid, law.mean, rtol=1e-4, atol=1e-4)
+    assert_close((mass * cell) @ grid, distribution.mean, rtol=1e-4, atol=1e-4)
     one = torch.stack([x, torch.full_like(x, torch.nan)], 1)
-    assert_close(law.log_prob(one).exp() @ width, torch.ones(K, dtype=torch.float64), rtol=1e-8, atol=1e-8)
+    assert_close(
+        distribution.log_prob(one).exp() @ width, torch.ones(K, dtype=torch.float64), rtol=1e-8, atol=1e-8
+    )
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_predicted_documents_sum_to_one() -> None:
-    law = law_of("words", d=3).predictive()
+    distribution = distribution_of("words", d=3).predictive()
     every = torch.cartesian_prod(*[torch.arange(5.0).double()] * 3)
     every = every[every.sum(1) == 4]
-    mass = law.log_prob(every).exp()
+    mass = distribution.log_prob(every).exp()
     assert_close(mass.sum(1), torch.ones(K, dtype=torch.float64), **EXACT)
-    assert_close(mass @ every, law.mean, **EXACT)
-    apart = every - law.mean[:, None]
-    assert_close((apart * mass[..., None]).mT @ apart, law.covariance().dense(), **EXACT)
-    assert_close(law.log_prob(every.to_sparse_csr()), law.log_prob(every), **EXACT)
-    known = stats.dirichlet_multinomial(law.concentration[0].numpy(), 4).logpmf(every.numpy())
-    assert_close(law.log_prob(every)[0], torch.from_numpy(known), **EXACT)
+    assert_close(mass @ every, distribution.mean, **EXACT)
+    apart = every - distribution.mean[:, None]
+    assert_close((apart * mass[..., None]).mT @ apart, distribution.covariance().dense(), **EXACT)
+    assert_close(distribution.log_prob(every.to_sparse_csr()), distribution.log_prob(every), **EXACT)
+    known = stats.dirichlet_multinomial(distribution.concentration[0].numpy(), 4).logpmf(every.numpy())
+    assert_close(distribution.log_prob(every)[0], torch.from_numpy(known), **EXACT)
 
 
 def test_words_that_are_not_known_are_left_out() -> None:
-    law = law_of("words", d=3).predictive()
-    fewer = type(law)(law.concentration[:, [0, 2]], 4)
+    distribution = distribution_of("words", d=3).predictive()
+    fewer = type(distribution)(distribution.concentration[:, [0, 2]], 4)
     row = tensor(2.0, np.nan, 3.0)[None]
-    assert_close(law.log_prob(row), fewer.log_prob(tensor(2.0, 3.0)[None]), **EXACT)
+    assert_close(distribution.log_prob(row), fewer.log_prob(tensor(2.0, 3.0)[None]), **EXACT)
     blank = torch.full((1, 3), torch.nan, dtype=torch.float64)
-    assert_close(law.log_prob(blank), torch.zeros(K, 1, dtype=torch.float64), **EXACT)
+    assert_close(distribution.log_prob(blank), torch.zeros(K, 1, dtype=torch.float64), **EXACT)
 
 
 @pytest.mark.parametrize("kind", GAUSSIAN)
-def test_student_laws_are_scipys(kind: str) -> None:
-    law, rows = law_of(kind).predictive(), rows_of(kind)
+def test_student_distributions_are_scipys(kind: str) -> None:
+    distribution, rows = distribution_of(kind).predictive(), rows_of(kind)
     for k in range(K):
         if kind == "diag":
-            each = stats.t(float(law.dof[k]), law.mean[k].numpy(), law.scale[k].sqrt().numpy())
+            each = stats.t(
+                float(distribution.dof[k]), distribution.mean[k].numpy(), distribution.scale[k].sqrt().numpy()
+            )
             expected = each.logpdf(rows.numpy()).sum(1)
         else:
             if kind == "spherical":
-                shape = float(law.scale[k]) * np.eye(D)
+                shape = float(distribution.scale[k]) * np.eye(D)
             else:
-                shape = (law.factor[k] @ law.factor[k].mT).numpy()
-            expected = stats.multivariate_t(law.mean[k].numpy(), shape, float(law.dof[k])).logpdf(
-                rows.numpy()
-            )
-        assert_close(law.log_prob(rows)[k], torch.from_numpy(expected), **EXACT)
+                shape = (distribution.factor[k] @ distribution.factor[k].mT).numpy()
+            expected = stats.multivariate_t(
+                distribution.mean[k].numpy(), shape, float(distribution.dof[k])
+            ).logpdf(rows.numpy())
+        assert_close(distribution.log_prob(rows)[k], torch.from_numpy(expected), **EXACT)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_predictive_draws_and_units(kind: str) -> None:
-    law = law_of(kind).predictive()
-    draws = law.draw(MANY, generator(5))
-    spread = law.covariance().dense()
-    assert_close(law.covariance().diagonal(), spread.diagonal(dim1=-2, dim2=-1), **EXACT)
+    distribution = distribution_of(kind).predictive()
+    draws = distribution.draw(MANY, generator(5))
+    spread = distribution.covariance().dense()
+    assert_close(distribution.covariance().diagonal(), spread.diagonal(dim1=-2, dim2=-1), **EXACT)
     # Squares of t draws with 7 degrees of freedom have a finite variance, so that their scores are normal enough.
-    assert_scores(torch.cat([moment_scores(draws[k], law.mean[k], spread[k]) for k in range(K)]))
-    picked = law.select(torch.tensor([2, 0]))
-    assert_close(picked.log_prob(rows_of(kind)), law.log_prob(rows_of(kind))[[2, 0]])
+    assert_scores(torch.cat([moment_scores(draws[k], distribution.mean[k], spread[k]) for k in range(K)]))
+    picked = distribution.select(torch.tensor([2, 0]))
+    assert_close(picked.log_prob(rows_of(kind)), distribution.log_prob(rows_of(kind))[[2, 0]])
     origin, scale = tensor(3.0, -1.0), tensor(0.2, 0.2) if kind == "spherical" else tensor(0.2, 30.0)
     if kind == "words":
         with pytest.raises(ValueError, match="affine"):
-            law.affine(origin, scale)
+            distribution.affine(origin, scale)
         return
-    rows = holed(rows_of(kind))
+    rows = with_missing(rows_of(kind))
     jacobian = (~torch.isnan(rows)).double() @ scale.log()
     assert_close(
-        law.affine(origin, scale).log_prob(origin + scale * rows), law.log_prob(rows) - jacobian, **EXACT
+        distribution.affine(origin, scale).log_prob(origin + scale * rows),
+        distribution.log_prob(rows) - jacobian,
+        **EXACT,
     )
 
 
-def test_a_round_law_refuses_unlike_scales() -> None:
-    for law in (law_of("spherical"), law_of("spherical").predictive()):
+def test_a_round_distribution_refuses_unlike_scales() -> None:
+    for distribution in (distribution_of("spherical"), distribution_of("spherical").predictive()):
         with pytest.raises(ValueError, match="spherical"):
-            law.affine(tensor(0.0, 0.0), tensor(1.0, 2.0))
+            distribution.affine(tensor(0.0, 0.0), tensor(1.0, 2.0))
 
 
 def test_few_degrees_of_freedom_have_no_variance() -> None:
-    law = NormalInverseWishart(
+    distribution = NormalInverseWishart(
         torch.zeros(1, 2).double(), tensor(1.0), tensor(2.5), torch.eye(2).double()[None]
     )
-    assert bool(torch.isinf(law.predictive().covariance().diagonal()).all())
-    assert bool(torch.isfinite(law.predictive().log_prob(torch.zeros(1, 2).double())).all())
+    assert bool(torch.isinf(distribution.predictive().covariance().diagonal()).all())
+    assert bool(torch.isfinite(distribution.predictive().log_prob(torch.zeros(1, 2).double())).all())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_units_of_laws(kind: str) -> None:
+def test_units_of_distributions(kind: str) -> None:
     """A change of units moves the expected log-density by its Jacobian and no divergence."""
-    law, prior = law_of(kind), law_of(kind, seed=1)
+    distribution, prior = distribution_of(kind), distribution_of(kind, seed=1)
     origin, scale = tensor(3.0, -1.0), tensor(0.2, 0.2) if kind == "spherical" else tensor(0.2, 30.0)
     if kind == "words":
         with pytest.raises(ValueError, match="affine"):
-            law.affine(origin, scale)
+            distribution.affine(origin, scale)
         return
-    moved = law.affine(origin, scale)
-    assert_close(moved.divergence(prior.affine(origin, scale)), law.divergence(prior), **EXACT)
+    moved = distribution.affine(origin, scale)
+    assert_close(moved.divergence(prior.affine(origin, scale)), distribution.divergence(prior), **EXACT)
     rows = rows_of(kind)
     there, here = (
         of.plug_in()[0].view(x).log_joint(of.plug_in()[1])
-        for of, x in ((moved, origin + scale * rows), (law, rows))
+        for of, x in ((moved, origin + scale * rows), (distribution, rows))
     )
     assert_close(there, here - scale.log().sum(), **EXACT)
 
@@ -330,7 +343,7 @@ def test_units_of_laws(kind: str) -> None:
 def test_rows_in_two_parts_and_one_prior_for_all(kind: str) -> None:
     rows, stream = rows_of(kind, 9), generator(6)
     share = torch.rand(K, 9, generator=stream, dtype=torch.float64)
-    prior = law_of(kind).select(torch.tensor([0]))
+    prior = distribution_of(kind).select(torch.tensor([0]))
     once = prior.update(sums_of(kind, rows, share))
     each = prior.expand_members(K).update(sums_of(kind, rows, share))
     twice = each.update(sums_of(kind, rows, 2 * share))
@@ -345,16 +358,19 @@ def test_rows_in_two_parts_and_one_prior_for_all(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", GAUSSIAN)
 def test_marginals_of_single_columns(kind: str) -> None:
-    law = law_of(kind)
-    dof, scale = law.column_marginals()
-    drawn = law.draw_families(FEW, generator(7))
+    distribution = distribution_of(kind)
+    dof, scale = distribution.column_marginals()
+    drawn = distribution.draw_families(FEW, generator(7))
     variance = torch.stack([f.covariance().diagonal() for f in drawn]).reshape(FEW, -1)
     mean = torch.stack([f.mean for f in drawn]).reshape(FEW, -1)
     expected = scale / (dof - 2.0)[:, None]
     assert_scores(mean_scores(variance, expected.reshape(-1)))
     assert_scores(mean_scores(1.0 / variance, (dof[:, None] / scale).reshape(-1)))
     assert_scores(
-        mean_scores((mean - law.mean.reshape(-1)).square(), (expected / law.strength[:, None]).reshape(-1))
+        mean_scores(
+            (mean - distribution.mean.reshape(-1)).square(),
+            (expected / distribution.strength[:, None]).reshape(-1),
+        )
     )
 
 
@@ -363,40 +379,43 @@ def sticks(k: int = 4) -> StickBreaking:
 
 
 @pytest.mark.parametrize(
-    "law", [sticks(), Dirichlet(tensor(0.8, 2.0, 3.0, 0.5))], ids=["sticks", "dirichlet"]
+    "distribution", [sticks(), Dirichlet(tensor(0.8, 2.0, 3.0, 0.5))], ids=["sticks", "dirichlet"]
 )
-def test_laws_of_weights(law: StickBreaking | Dirichlet) -> None:
-    drawn = law.map(lambda leaf: leaf.expand(MANY, *leaf.shape)).draw(generator(8))
+def test_distributions_of_weights(distribution: StickBreaking | Dirichlet) -> None:
+    drawn = distribution.map(lambda leaf: leaf.expand(MANY, *leaf.shape)).draw(generator(8))
     assert_close(drawn.exp().sum(1), torch.ones(MANY, dtype=torch.float64))
-    assert_scores(mean_scores(drawn.exp(), law.mean()))
-    assert_scores(mean_scores(drawn, law.expected_log()))
-    assert_scores(mean_scores((drawn.exp() - law.mean()).square(), law.variance()))
+    assert_scores(mean_scores(drawn.exp(), distribution.mean()))
+    assert_scores(mean_scores(drawn, distribution.expected_log()))
+    assert_scores(mean_scores((drawn.exp() - distribution.mean()).square(), distribution.variance()))
     count = tensor(5.0, 0.0, 2.5, 1.0)
-    after = law.posterior(count)
-    assert_close(after.counts_since(law), count, **EXACT)
-    ratio = after.log_prob(drawn) - law.log_prob(drawn) - drawn @ count
+    after = distribution.posterior(count)
+    assert_close(after.counts_since(distribution), count, **EXACT)
+    ratio = after.log_prob(drawn) - distribution.log_prob(drawn) - drawn @ count
     assert_close(ratio, ratio[:1].expand(MANY), rtol=1e-8, atol=1e-8)  # Bayes' rule
     many = after.map(lambda leaf: leaf.expand(MANY, *leaf.shape)).draw(generator(9))
     assert_scores(
-        mean_scores((after.log_prob(many) - law.log_prob(many))[:, None], after.divergence(law)[None])
+        mean_scores(
+            (after.log_prob(many) - distribution.log_prob(many))[:, None],
+            after.divergence(distribution)[None],
+        )
     )
 
 
 def test_density_of_sticks_integrates_to_one() -> None:
-    law = StickBreaking(tensor(2.0, 3.0), tensor(2.5, 2.0))
+    distribution = StickBreaking(tensor(2.0, 3.0), tensor(2.5, 2.0))
     p = torch.linspace(0, 1, 801, dtype=torch.float64)
     grid = torch.cartesian_prod(p, p)
     grid = grid[(grid.sum(1) < 1 - 1e-9) & (grid > 0).all(1)]
     weight = torch.cat([grid, 1 - grid.sum(1, keepdim=True)], 1)
-    assert float(law.log_prob(weight.log()).exp().sum() * p[1] ** 2) == pytest.approx(1.0, abs=1e-4)
+    assert float(distribution.log_prob(weight.log()).exp().sum() * p[1] ** 2) == pytest.approx(1.0, abs=1e-4)
 
 
 def test_sticks_of_a_process() -> None:
-    law = StickBreaking.dirichlet_process(3, tensor(2.0)[0])
-    assert_close(law.mean(), tensor(1 / 3, 2 / 9, 4 / 9), **EXACT)
+    distribution = StickBreaking.dirichlet_process(3, tensor(2.0)[0])
+    assert_close(distribution.mean(), tensor(1 / 3, 2 / 9, 4 / 9), **EXACT)
     count = tensor(3.0, 1.0, 2.0)
     exact = special.betaln(1 + 3, 2 + 3) + special.betaln(1 + 1, 2 + 2) - 2 * special.betaln(1, 2)
-    assert float(law.log_evidence(count)) == pytest.approx(exact, rel=1e-12)
+    assert float(distribution.log_evidence(count)) == pytest.approx(exact, rel=1e-12)
     one = StickBreaking.dirichlet_process(1, tensor(2.0)[0])
     assert one.n_components == 1
     assert_close(one.posterior(tensor(5.0)).mean(), tensor(1.0))
@@ -406,16 +425,16 @@ def test_sticks_of_a_process() -> None:
 
 def test_small_concentrations_of_words_do_not_underflow() -> None:
     """exp(E[log p]) of a word never seen is zero in floating point, and its log is not."""
-    law = WordDirichlet(tensor(1e-4, 5.0)[None])
-    family, offset = law.plug_in()
+    distribution = WordDirichlet(tensor(1e-4, 5.0)[None])
+    family, offset = distribution.plug_in()
     joint = family.view(tensor(0.0, 3.0)[None]).log_joint(offset)
     assert_close(joint[0, 0], 3 * (torch.digamma(tensor(5.0)) - torch.digamma(tensor(5.0001)))[0], **EXACT)
 
 
 def test_missing_counts_under_expected_probabilities() -> None:
     r"""The sum over all values x of the missing word of coefficient * p~^x, done term by term."""
-    law = law_of("words", k=1, d=3)
-    family, _ = law.plug_in()
+    distribution = distribution_of("words", k=1, d=3)
+    family, _ = distribution.plug_in()
     logs = family.log_probability[0].numpy()
     row = tensor(2.0, np.nan, 3.0)
     x = np.arange(4000)
@@ -430,7 +449,7 @@ def test_missing_counts_under_expected_probabilities() -> None:
 
 
 def test_whole_priors() -> None:
-    prior = MixturePrior(sticks(K), law_of("full"))
+    prior = MixturePrior(sticks(K), distribution_of("full"))
     found = prior.update(sums_of("full", rows_of("full"), torch.rand(K, 6, generator=generator(0)).double()))
     parts = found.components.divergence(prior.components).sum() + found.weights.divergence(prior.weights)
     assert_close(found.divergence(prior), parts)
