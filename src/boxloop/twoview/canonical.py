@@ -95,7 +95,6 @@ class CentredFeatures:
     origin: Tensor  # (k + l,)
     scale: Tensor | None  # (k + l,), or None for ones
     linear: bool  # both views
-    precision: float  # smallest relative difference that a feature resolves
 
     def __call__(self, rows: Tensor, indices: Tensor | None = None) -> Tensor:
         """(n, d) -> (n, k + l), in float64; or only the features with these indices."""
@@ -122,7 +121,7 @@ class FeatureMoments:
     mean: Tensor  # (k + l,)
     covariance: Tensor  # (k + l, k + l)
     distance: Tensor  # of the means from zero in the features' coordinates: what rounding is relative to
-    precision: float = torch.finfo(torch.float64).eps
+    precision: float = torch.finfo(torch.float64).eps  # smallest relative difference that a feature resolves
 
     @property
     def deviation(self) -> Tensor:
@@ -156,11 +155,11 @@ def measure_moments(
         scale = None if bool((summary.scale == 1.0).all()) else summary.scale
         distance = (summary.origin / summary.scale + summary.mean).abs()
         moments = FeatureMoments(summary.mean, summary.covariance, distance, precision)
-        return CentredFeatures(pair, summary.origin, scale, linear, precision), moments
+        return CentredFeatures(pair, summary.origin, scale, linear), moments
     first = torch.cat([part.double() for part in parts], 1)
     origin, deviation = first.mean(0), first.std(0, correction=0)
     scale = None if dtype == torch.float64 else torch.where(deviation > 1e-13 * origin.abs(), deviation, 1.0)
-    centred = CentredFeatures(pair, origin, scale, False, precision)
+    centred = CentredFeatures(pair, origin, scale, False)
     sums = source.reduce(lambda rows, weight: MomentSums.of_features(centred(rows), weight, dtype))
     mean, covariance = sums.moments()
     far = origin if scale is None else origin / scale

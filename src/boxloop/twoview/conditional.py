@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -162,7 +162,7 @@ class ConditionalDistribution(SingleThreaded):
         """v of the points to condition on: (m, d_y) -> m coefficients."""
         with torch.no_grad():
             points = self.check_rows(rows, self.model.pair.right.n_columns, "given")
-            return VariableCoefficients(*self.basis.compute_right_variables(points))
+            return VariableCoefficients(*self.basis.compute_variables("right", points))
 
     def evaluate(self, theta: Function | None, rows: Tensor) -> Tensor:
         """The function at rows of the first view, (n, p) in float64."""
@@ -193,30 +193,36 @@ class ConditionalDistribution(SingleThreaded):
         x, y = self.model.pair.split_rows(rows.to(self.device))
         basis, share = self.basis, weight.to(self.device).double() / self.basis.total
         return VariableTile(
-            basis, share, *basis.compute_left_variables(x), *basis.compute_right_variables(y), value(x)
+            basis,
+            share,
+            *basis.compute_variables("left", x),
+            *basis.compute_variables("right", y),
+            value(x),
         )
 
     def function_moments(self, theta: Function | None) -> FunctionMoments:
         """What eq. 10 needs of a function, in one pass; serves any number of points."""
         with torch.no_grad():
             origin = self.evaluate(theta, self.first_rows).mean(0)
-            return FunctionMoments(origin, self.average_products(self._append_square(theta, origin)))
+            return FunctionMoments(
+                origin, self.average_products(partial(self._evaluate_with_square, theta, origin))
+            )
 
     def average_products(self, value: Function) -> VariableCoefficients:
         """Means of variables times values, by a pass over the rows."""
+
+        def sum_products(rows: Tensor, weight: Tensor) -> VariableCoefficients:
+            tile = self.to_variables(rows, weight, value)
+            weighted = (tile.value * tile.share[:, None]).mT
+            return VariableCoefficients(product(weighted, tile.u), product(weighted, tile.u_omitted))
+
         with torch.no_grad():
-            return self.source.reduce(
-                lambda rows, weight: self.to_variables(rows, weight, value).sum_coefficients()
-            )
+            return self.source.reduce(sum_products)
 
-    def _append_square(self, theta: Function | None, origin: Tensor) -> Function:
-        """The function less its origin, then the square of that."""
-
-        def evaluate_both(rows: Tensor) -> Tensor:
-            value = self.evaluate(theta, rows) - origin
-            return torch.cat([value, value.square()], 1)
-
-        return evaluate_both
+    def _evaluate_with_square(self, theta: Function | None, origin: Tensor, rows: Tensor) -> Tensor:
+        """The function less its origin, then the square of that, (n, 2 p)."""
+        value = self.evaluate(theta, rows) - origin
+        return torch.cat([value, value.square()], 1)
 
     def mean(self, theta: Function | None, given: Any, moments: FunctionMoments | None = None) -> Array:
         """Conditional means alone, (m, p): one pass over the rows, or none where :meth:`function_moments` are known."""
@@ -241,7 +247,7 @@ class ConditionalDistribution(SingleThreaded):
         with torch.no_grad():
             moments = self.function_moments(theta)
             p, b = len(moments.origin), moments.coefficients
-            value, ridged = self._append_square(theta, moments.origin), self.ridge > 0.0
+            value, ridged = partial(self._evaluate_with_square, theta, moments.origin), self.ridge > 0.0
             sums = self.source.reduce(
                 lambda rows, weight: InfluenceSums.from_tile(
                     self.to_variables(rows, weight, value), a, b, ridged
@@ -501,7 +507,7 @@ def density_ratio(conditional: ConditionalDistribution, x: Any, y: Any) -> Estim
         rows = conditional.check_rows(x, conditional.model.pair.left.n_columns, "x")
         if len(rows) != len(a):
             raise ValueError(f"a ratio needs one y for each x, got {len(rows)} and {len(a)}")
-        b = VariableCoefficients(*conditional.basis.compute_left_variables(rows))
+        b = VariableCoefficients(*conditional.basis.compute_variables("left", rows))
         value = (a.kept * conditional.basis.correlations * b.kept).sum(1)
         errors = []
         for i in range(0, len(a), PAIRS):

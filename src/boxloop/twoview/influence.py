@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Self
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
@@ -121,15 +121,18 @@ class VariableBasis(Tree):
         """Differences of squared correlations, kept less omitted, (r, q)."""
         return (self.correlations[1:, None].square() - self.omitted_correlations.square()).clamp(min=TIED)
 
-    def compute_left_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows of the first view: 1 and u, (n, r + 1), and the omitted ones, (n, k' - r)."""
-        c = self.model.canonical
-        return _compute_variables(self.model.pair.left(rows).double() - c.left_mean, c.left, self.left)
-
-    def compute_right_variables(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Of rows of the second view: 1 and v, (n, r + 1), and the omitted ones, (n, l' - r)."""
-        c = self.model.canonical
-        return _compute_variables(self.model.pair.right(rows).double() - c.right_mean, c.right, self.right)
+    def compute_variables(self, view: Literal["left", "right"], rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Of rows of one view: 1 and u (or v), (n, r + 1), and the omitted ones, (n, k' - r)."""
+        c, pair = self.model.canonical, self.model.pair
+        if view == "left":
+            features, mean, kept, omitted = pair.left, c.left_mean, c.left, self.left
+        else:
+            features, mean, kept, omitted = pair.right, c.right_mean, c.right, self.right
+        constant = mean.new_zeros(len(kept), 1)
+        both = product(features(rows).double() - mean, torch.cat([constant, kept, omitted], 1))
+        both[:, 0] = 1.0
+        r = kept.shape[1] + 1
+        return both[:, :r], both[:, r:]
 
 
 def _find_omitted_directions(metric: Tensor, kept: Tensor) -> Tensor:
@@ -144,13 +147,6 @@ def _find_omitted_directions(metric: Tensor, kept: Tensor) -> Tensor:
     )
     rest = vectors[:, real] / values[real].sqrt()
     return unit[:, None] * (rest - known @ (image.mT @ rest))
-
-
-def _compute_variables(features: Tensor, kept: Tensor, rest: Tensor) -> tuple[Tensor, Tensor]:
-    both = product(features, torch.cat([features.new_zeros(len(kept), 1), kept, rest], 1))
-    both[:, 0] = 1.0
-    r = kept.shape[1] + 1
-    return both[:, :r], both[:, r:]
 
 
 @dataclass(frozen=True)
@@ -184,11 +180,6 @@ class VariableTile:
         for i in range(0, len(self.share), size):
             parts = (self.share, self.u, self.u_omitted, self.v, self.v_omitted, self.value)
             yield VariableTile(self.basis, *(part[i : i + size] for part in parts))
-
-    def sum_coefficients(self) -> VariableCoefficients:
-        """Sums of share times variable times value: b of each function, to be added over tiles."""
-        weighted = self.value * self.share[:, None]
-        return VariableCoefficients(product(weighted.mT, self.u), product(weighted.mT, self.u_omitted))
 
     def influence_factors(
         self, a: VariableCoefficients, b: VariableCoefficients
