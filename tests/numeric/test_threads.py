@@ -23,7 +23,7 @@ import torch
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from boxloop import GaussianMixture, use_threads
-from boxloop.numeric import single_threaded, threads as limits
+from boxloop.numeric import hardware as limits, single_threaded
 from numeric.thread_jobs import JOBS
 
 VARIABLES = ("OMP_", "OPENBLAS_NUM", "MKL_", "GOTO_", "GOMP_", "KMP_")

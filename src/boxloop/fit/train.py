@@ -476,10 +476,7 @@ class Trainer(Generic[M]):
             values, refusal = self._take_step(batch, t, block.slower, streams)
             block.count, block.names = block.count + 1, tuple(values)
             if refusal is None:
-                last = batch
-                while isinstance(last, tuple | list):
-                    last = last[-1]
-                rows = len(last) if isinstance(last, Tensor) and last.ndim else 1  # it has an entry per row
+                rows = count_rows(batch)
                 totals = block.sums or [0.0] * len(values)
                 block.sums = [total + rows * value for total, value in zip(totals, values.values())]
                 block.rows, block.refused = block.rows + rows, 0
@@ -589,6 +586,13 @@ class Trainer(Generic[M]):
             stale=stale,
         )
         return done, improved
+
+
+def count_rows(batch: Any) -> int:
+    """Rows of a batch: entries of the last tensor of the last of its parts."""
+    while isinstance(batch, tuple | list):
+        batch = batch[-1]
+    return len(batch) if isinstance(batch, Tensor) and batch.ndim else 1
 
 
 def _average_gradients(gradients: Sequence[Tensor], workers: Workers) -> None:

@@ -5,13 +5,19 @@ from .covariance import (
     relative_error as relative_error,
     wasserstein_distance as wasserstein_distance,
 )
-from .device import pick_device as pick_device, without_gpu as without_gpu
 from .format import (
     count_significant_digits as count_significant_digits,
     format_above as format_above,
     format_number as format_number,
     format_with_error as format_with_error,
     join_words as join_words,
+)
+from .hardware import (
+    SingleThreaded as SingleThreaded,
+    pick_device as pick_device,
+    single_threaded as single_threaded,
+    use_threads as use_threads,
+    without_gpu as without_gpu,
 )
 from .linalg import (
     ConditionError,
@@ -54,11 +60,6 @@ from .rotation import (
     varimax as varimax,
 )
 from .standard_errors import mean_and_error as mean_and_error
-from .threads import (
-    SingleThreaded as SingleThreaded,
-    single_threaded as single_threaded,
-    use_threads as use_threads,
-)
 
 __all__ = [
     "ConditionError",

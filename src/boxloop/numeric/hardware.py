@@ -1,4 +1,4 @@
-"""Threads: a fit runs on one thread of every pool, and the caller's settings come back when it ends.
+"""Devices as users name them, and threads: a fit uses one thread of every pool, then restores the caller's settings.
 
 A process that uses this library has up to four pools: OpenMP of torch and of scikit-learn, OpenBLAS of NumPy and of
 SciPy. Where the work alternates between two of them, the idle workers of one spin while those of the other wait for a
@@ -38,6 +38,35 @@ release_openblas: Callable[[], None] = getattr(OpenBLASController, "clear_contro
 """Since 3.8 threadpoolctl ignores who sets OpenBLAS's threads, but for the Python thread that did it last."""
 
 _torch_threads: ContextVar[int] = ContextVar("torch_threads", default=1)
+
+_without_gpu: ContextVar[bool] = ContextVar("without_gpu", default=False)
+
+
+@contextmanager
+def without_gpu() -> Iterator[None]:
+    """Inside, ``"auto"`` is the CPU."""
+    token = _without_gpu.set(True)
+    try:
+        yield
+    finally:
+        _without_gpu.reset(token)
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """A torch device from ``"cpu"``, ``"cuda"``, ``"cuda:1"``, or ``"auto"`` (CUDA where there is one)."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() and not _without_gpu.get() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(
+            f"device={str(device)!r} is no device: use 'cpu', 'cuda', 'cuda:1' or 'auto'"
+        ) from error
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"device={str(device)!r} was asked for, but no CUDA device is available; use device='auto'"
+        )
+    return chosen
 
 
 @contextmanager
