@@ -39,12 +39,14 @@ from boxloop.models import (
     GroupedRows,
     RandomEffects,
     find_modes,
+    flatten,
     group_log_likelihood,
     jacobian,
+    unflatten,
 )
 from boxloop.numeric import from_log_factor, generator, log_factor, normal
 from boxloop.sample import RandomWalk, Target
-from boxloop.tree import Tree, flatten, unflatten
+from boxloop.tree import Tree
 from papers.experiment import Finding, Options, Report
 from papers.verdicts import judge_target
 

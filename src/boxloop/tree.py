@@ -1,4 +1,4 @@
-"""Frozen dataclasses of tensors that add, scale and flatten.
+"""Frozen dataclasses of tensors that add and scale.
 
 Statistics, models and loop states are all trees: a field is a tensor, another tree, a tuple of trees, ``None``,
 or a plain value that is carried along unchanged.
@@ -7,7 +7,7 @@ or a plain value that is carried along unchanged.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
 
@@ -87,17 +87,6 @@ class Tree:
     def is_finite(self) -> bool:
         """Whether every tensor is finite."""
         return all(bool(torch.isfinite(leaf).all()) for _, leaf in self.leaves())
-
-
-def flatten(free: Mapping[str, Tensor]) -> Tensor:
-    """Free parameters as one vector, in order of their names' appearance."""
-    return torch.cat([value.reshape(-1) for value in free.values()])
-
-
-def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The inverse of :func:`flatten`."""
-    parts = torch.split(vector, [value.numel() for value in like.values()])
-    return {name: part.reshape(value.shape) for part, (name, value) in zip(parts, like.items(), strict=True)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -19,9 +19,8 @@ from boxloop.fit import (
     race,
 )
 from boxloop.loop import run
-from boxloop.models import FactorModel, Mixture
+from boxloop.models import FactorModel, Mixture, flatten, unflatten
 from boxloop.numeric import generator, normal
-from boxloop.tree import flatten, unflatten
 
 
 def clusters(n=400, seed=0):

@@ -38,12 +38,13 @@ from boxloop.models import (
     PoissonResponse,
     RandomEffects,
     find_modes,
+    flatten,
     group_log_likelihood,
     jacobian,
+    unflatten,
 )
 from boxloop.numeric import generator, normal
 from boxloop.persist import CheckpointWriter, read_checkpoint
-from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table
 from papers.mcem import LabelSums, TwoMeans, label_draws, random_walks, reference
 

@@ -10,9 +10,16 @@ import torch
 from scipy.integrate import quad
 from torch import distributions as distribution
 
-from boxloop.models import EffectSums, GroupedRows, RandomEffects, find_modes, group_log_likelihood
+from boxloop.models import (
+    EffectSums,
+    GroupedRows,
+    RandomEffects,
+    find_modes,
+    flatten,
+    group_log_likelihood,
+    unflatten,
+)
 from boxloop.numeric import ConditionError, generator
-from boxloop.tree import flatten, unflatten
 from models.random_effects_cases import RESPONSES, make_model, make_table
 
 every_kind = pytest.mark.parametrize("kind", RESPONSES)

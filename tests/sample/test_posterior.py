@@ -8,10 +8,9 @@ import torch
 
 from boxloop import as_model
 from boxloop.distributions import Poisson
-from boxloop.models import FactorModel, Mixture, central_differences
+from boxloop.models import FactorModel, Mixture, central_differences, flatten
 from boxloop.numeric import generator
 from boxloop.sample import latent_target, parameter_target, sample_latent, sample_parameters
-from boxloop.tree import flatten
 from contract.models import ModelCase, model_cases
 
 DOUBLE = {"dtype": torch.float64}

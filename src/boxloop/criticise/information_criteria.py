@@ -11,9 +11,9 @@ from torch import Tensor
 
 from boxloop.criticise.adapt import as_model, check_independent_rows, open_rows_for_model
 from boxloop.criticise.parameter_error import ParametricModel
-from boxloop.models import Mixture
+from boxloop.models import Mixture, flatten
 from boxloop.numeric import single_threaded
-from boxloop.tree import Tree, flatten
+from boxloop.tree import Tree
 
 
 @dataclass(frozen=True)

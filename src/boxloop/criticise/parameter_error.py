@@ -23,8 +23,7 @@ from boxloop.caller import warn_caller
 from boxloop.criticise.forward_moments import ForwardMoment
 from boxloop.criticise.test_functions import FirstStatistic, MomentSums, Statistic
 from boxloop.data import ArraySource, RowSample, hash_values_of_rows
-from boxloop.models import central_differences, observed_information
-from boxloop.tree import flatten, unflatten
+from boxloop.models import central_differences, flatten, observed_information, unflatten
 from boxloop.types import LatentModel
 
 MIN_CURVATURE = 1e-7

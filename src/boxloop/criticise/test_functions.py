@@ -94,25 +94,6 @@ class MomentSums(Tree):
         share = self.squared_weight / self.count.clamp(min=1e-300).square()
         return (self.variance * share).sqrt()
 
-    @staticmethod
-    def from_values(values: Tensor, weight: Tensor) -> MomentSums:
-        """Of values (n, p), NaN where missing, with weights (n,); or of B sets of rows or of weights."""
-        weight = weight[..., : values.shape[-2]]
-
-        def weighted_sum(part: Tensor, by: Tensor) -> Tensor:
-            return by @ part if part.dim() == 2 else (by[..., None, :] @ part)[..., 0, :]
-
-        seen = ~torch.isnan(values)
-        known = torch.nan_to_num(values, nan=0.0)
-        if bool(seen.all()):
-            one = torch.ones_like(values[..., 0, :])
-            count, squared = one * weight.sum(-1, keepdim=True), one * weight.square().sum(-1, keepdim=True)
-        else:
-            present = seen.to(values.dtype)
-            count, squared = weighted_sum(present, weight), weighted_sum(present, weight.square())
-        first, square = weighted_sum(known, weight), weighted_sum(known.square(), weight)
-        return MomentSums(count, first, square, squared)
-
 
 @dataclass(frozen=True)
 class NodeSums(Tree):
@@ -191,7 +172,22 @@ class Statistic(ABC):
 
     def sum_rows(self, rows: Tensor, weight: Tensor) -> MomentSums:
         """Sums over rows (n, d) with weights (n,) or B sets of weights (B, n); or over B sets of rows (B, n, d)."""
-        return MomentSums.from_values(self.evaluate(rows), weight)
+        values = self.evaluate(rows)
+        weight = weight[..., : values.shape[-2]]  # of lagged values there are fewer
+
+        def weighted_sum(part: Tensor, by: Tensor) -> Tensor:
+            return by @ part if part.dim() == 2 else (by[..., None, :] @ part)[..., 0, :]
+
+        seen = ~torch.isnan(values)
+        known = torch.nan_to_num(values, nan=0.0)
+        if bool(seen.all()):
+            one = torch.ones_like(values[..., 0, :])
+            count, squared = one * weight.sum(-1, keepdim=True), one * weight.square().sum(-1, keepdim=True)
+        else:
+            present = seen.to(values.dtype)
+            count, squared = weighted_sum(present, weight), weighted_sum(present, weight.square())
+        first, square = weighted_sum(known, weight), weighted_sum(known.square(), weight)
+        return MomentSums(count, first, square, squared)
 
     def expect_exactly(self, distribution: Distribution) -> Tensor | None:
         """The expectation under each of m distributions, (m, p), in closed form or of single rows."""
@@ -341,30 +337,26 @@ class SecondStatistic(Statistic):
         """Matrix products; a missing value leaves out its own pairs only."""
         y = rows - self.frame.origin
         if not bool(torch.isnan(y.sum())):
+            seen = torch.ones_like(y)
             one = torch.ones_like(y[..., 0, :, None] * y[..., 0, None, :])
             count = one * weight.sum(-1)[..., None, None]
-            squared = one * weight.square().sum(-1)[..., None, None]
-            return MomentSums(count, *self._sum_products_and_squares(y, torch.ones_like(y), weight), squared)
-        seen = (~torch.isnan(y)).to(y.dtype)
-        y = torch.nan_to_num(y, nan=0.0)
-        return MomentSums(
-            _sum_weighted_products(seen, weight, seen),
-            *self._sum_products_and_squares(y, seen, weight),
-            _sum_weighted_products(seen, weight.square(), seen),
-        )
-
-    def _sum_products_and_squares(self, y: Tensor, seen: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Sums of the products and of their squares, over the rows in which both columns are present."""
+            squared_weight = one * weight.square().sum(-1)[..., None, None]
+        else:
+            seen = (~torch.isnan(y)).to(y.dtype)
+            y = torch.nan_to_num(y, nan=0.0)
+            count = _sum_weighted_products(seen, weight, seen)
+            squared_weight = _sum_weighted_products(seen, weight.square(), seen)
         square = y.square()
         product, fourth = _sum_weighted_products(y, weight, y), _sum_weighted_products(square, weight, square)
         if self.centred:
-            return product, fourth
+            return MomentSums(count, product, fourth, squared_weight)
         at, by = self.frame.origin, self.frame.origin[:, None]
         alone = _sum_weighted_products(y, weight, seen) * at
         squares = _sum_weighted_products(square, weight, seen) * at.square()
         cubes = _sum_weighted_products(square, weight, y) * at
         cross = 2.0 * (by * at) * product
-        return product + alone + alone.mT, fourth + squares + squares.mT + 2.0 * (cubes + cubes.mT) + cross
+        fourth = fourth + squares + squares.mT + 2.0 * (cubes + cubes.mT) + cross
+        return MomentSums(count, product + alone + alone.mT, fourth, squared_weight)
 
     def forward_moment(self, distribution: Distribution, weight: Tensor) -> Tensor:
         """Mean covariance plus mean product of means (Beaulac 2023, eq. 8, with outer products)."""

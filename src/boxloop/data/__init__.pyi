@@ -1,15 +1,3 @@
-from .arguments import (
-    check_callable as check_callable,
-    check_choice as check_choice,
-    check_count as check_count,
-    check_kind as check_kind,
-    check_level as check_level,
-    check_list as check_list,
-    check_nested_parameters as check_nested_parameters,
-    check_number as check_number,
-    check_parameters as check_parameters,
-    suggest_names as suggest_names,
-)
 from .csv import MISSING as MISSING, CsvReader as CsvReader, read_records as read_records
 from .dask.partitions import ArrayPartition as ArrayPartition
 from .dask.pickling import (
@@ -122,6 +110,15 @@ from .stream import (
 from .validation import (
     as_column as as_column,
     as_frame as as_frame,
+    check_callable as check_callable,
+    check_choice as check_choice,
+    check_count as check_count,
+    check_kind as check_kind,
+    check_level as check_level,
+    check_list as check_list,
+    check_nested_parameters as check_nested_parameters,
+    check_number as check_number,
+    check_parameters as check_parameters,
     check_range,
     check_table as check_table,
     check_weight as check_weight,
@@ -135,6 +132,7 @@ from .validation import (
     is_read_in_place,
     make_empty_frame as make_empty_frame,
     make_frame as make_frame,
+    suggest_names as suggest_names,
     to_array as to_array,
     to_float_table as to_float_table,
     to_labels as to_labels,

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Generator, Tensor
 
-from boxloop.data.arguments import suggest_names
 from boxloop.data.sparse import SparseSource, csr_tensor
+from boxloop.data.validation import suggest_names
 from boxloop.numeric import generator as seeded_generator, normal
 
 CATALOGUE: dict[str, dict[str, Any]] = tomllib.loads(

@@ -12,7 +12,6 @@ import torch
 from scipy import sparse
 from torch import Tensor
 
-from boxloop.data.arguments import suggest_names
 from boxloop.data.csv import CsvReader
 from boxloop.data.datasets import CATALOGUE, load_dataset
 from boxloop.data.folder import is_glob, join_readers, missing_path_error, natural_sort_key
@@ -32,6 +31,7 @@ from boxloop.data.validation import (
     dense_source,
     is_dask_collection,
     numeric_column,
+    suggest_names,
     to_array,
 )
 from boxloop.types import Source

@@ -225,10 +225,6 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
         """Standardised rows, or fewer that have the same likelihood."""
         return source
 
-    def _prepare_rows(self, source: Source) -> Source:
-        """Check or change rows before any use."""
-        return source
-
     def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
         """Any table as a source on the right device, its columns checked against those seen in ``fit``."""
         source: Source
@@ -254,7 +250,7 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
                 source = open_source(X, sample_weight, names)
         if self.device != "cpu":
             source = on_device(source, pick_device(self.device))
-        return self._prepare_rows(source)
+        return source
 
     def _match_columns(self, names: tuple[str, ...], reset: bool) -> None:
         """Set the columns, or check them against those of the fit, as scikit-learn does for arrays and frames."""

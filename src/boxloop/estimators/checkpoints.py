@@ -23,6 +23,7 @@ from boxloop.models import (
     PrincipalModel,
     VariationalFactor,
     VariationalMixture,
+    flatten,
 )
 from boxloop.persist import (
     NOT_NEGATIVE,
@@ -35,7 +36,6 @@ from boxloop.persist import (
     get_model_file,
     read_checkpoint,
 )
-from boxloop.tree import flatten
 from boxloop.types import Source
 
 STATES = {

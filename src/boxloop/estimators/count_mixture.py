@@ -31,7 +31,11 @@ class CountMixture(MixtureEstimator):
     def _coordinate_kind(self) -> Coordinates:
         return "none"
 
+    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
+        return self._prepare_rows(super()._open(X, sample_weight, reset=reset))
+
     def _prepare_rows(self, source: Source) -> Source:
+        """Rows of counts, also for criticism."""
         return check_range(source, 0.0, MAX_COUNT, type(self).__name__, whole=COUNTS_ONLY)
 
     def _publish(self, model: Mixture[Any]) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from boxloop.models import jacobian, observed_information
+from boxloop.models import flatten, jacobian, observed_information, unflatten
 from boxloop.numeric import single_threaded
-from boxloop.tree import flatten, unflatten
 from boxloop.types import Source
 
 FLAT = 1e-7

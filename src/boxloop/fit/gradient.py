@@ -16,7 +16,8 @@ from torch import Tensor
 from boxloop.average import Schedule
 from boxloop.fit.em import EMState
 from boxloop.loop import Iteration
-from boxloop.tree import Tree, flatten, unflatten
+from boxloop.models import flatten, unflatten
+from boxloop.tree import Tree
 from boxloop.types import Source
 
 Batch = tuple[Tensor, Tensor]

@@ -50,9 +50,9 @@ from boxloop.average import Power, Running, Schedule
 from boxloop.chain import Chains, Kernel, Path, advance
 from boxloop.fit.errors import differentiate_named
 from boxloop.loop import Iteration
-from boxloop.models import derivatives_by_unit
+from boxloop.models import derivatives_by_unit, flatten, unflatten
 from boxloop.numeric import ConditionError, safe_cholesky, single_threaded
-from boxloop.tree import Tree, flatten, unflatten
+from boxloop.tree import Tree
 
 LogDensity = Callable[[Tensor], Tensor]
 Kernels = Callable[[LogDensity, Tensor, Tensor], Kernel]

@@ -4,9 +4,11 @@ from .information import (
     central_differences as central_differences,
     derivatives_by_unit as derivatives_by_unit,
     factor_standard_errors as factor_standard_errors,
+    flatten as flatten,
     jacobian as jacobian,
     likelihood_and_score as likelihood_and_score,
     observed_information as observed_information,
+    unflatten as unflatten,
 )
 from .linear_gaussian import (
     FactorEStep as FactorEStep,

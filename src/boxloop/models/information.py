@@ -1,4 +1,4 @@
-r"""Fisher information: score and observed information of any model, closed-form errors of factor analysis.
+r"""Free parameters as one vector, score and observed information of any model, closed-form errors of factor analysis.
 
 The score is a by-product of EM: :math:`\nabla \ell(\theta) = \nabla_{\theta'} Q(\theta' \mid \theta)` at
 :math:`\theta' = \theta`. Its central differences give the observed information :math:`-\nabla^2 \ell` (Oakes 1999)
@@ -13,10 +13,20 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from boxloop.tree import unflatten
 from boxloop.types import Source
 
 STEP = 1e-5
+
+
+def flatten(free: Mapping[str, Tensor]) -> Tensor:
+    """Free parameters as one vector, in order of their names' appearance."""
+    return torch.cat([value.reshape(-1) for value in free.values()])
+
+
+def unflatten(vector: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The inverse of :func:`flatten`."""
+    parts = torch.split(vector, [value.numel() for value in like.values()])
+    return {name: part.reshape(value.shape) for part, (name, value) in zip(parts, like.items(), strict=True)}
 
 
 def likelihood_and_score(

@@ -117,7 +117,7 @@ class Mixture(Tree, Generic[S]):
     def log_prob(self, rows: Tensor) -> Tensor:
         """Log-density of each row, (n,)."""
         density = self.family.view(rows).log_joint(self.log_weight).logsumexp(0)
-        base = self.log_base(rows)
+        base = self.family.log_base(rows)
         return density if base is None else density + base
 
     def posterior(self, rows: Tensor) -> Tensor:
@@ -135,9 +135,9 @@ class Mixture(Tree, Generic[S]):
 
     def sample(self, n: int, generator: Generator) -> tuple[Tensor, Tensor]:
         """n rows (n, d) with their components (n,), grouped by component."""
-        z = self.prior().draw(n, generator)[0, :, 0]
-        sizes = torch.bincount(z, minlength=self.n_components).tolist()
-        member = [torch.tensor([k], device=z.device) for k in range(self.n_components)]
+        z = torch.multinomial(self.log_weight.exp(), n, replacement=True, generator=generator)
+        member = torch.arange(len(self.log_weight), device=z.device)[:, None]
+        sizes = torch.bincount(z, minlength=len(member)).tolist()
         rows = [
             self.family.select(member[k]).draw(size, generator)[0] for k, size in enumerate(sizes) if size
         ]

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from boxloop.data import open_source
 from boxloop.distributions import Categorical, DiagonalGaussian
-from boxloop.models import likelihood_and_score
+from boxloop.models import flatten, likelihood_and_score, unflatten
 from boxloop.numeric import RandomState, generator, seed, single_threaded, spawn
 from boxloop.sample.draws import Draws
 from boxloop.sample.sampler import sample_density
 from boxloop.sample.target import ParameterSpace, Target
-from boxloop.tree import flatten, unflatten
 from boxloop.types import Distribution, ExpectationModel, LatentModel
 
 TILE = 32

@@ -13,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 
 from boxloop.data import check_level, make_frame
-from boxloop.tree import flatten, unflatten
+from boxloop.models import flatten, unflatten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
