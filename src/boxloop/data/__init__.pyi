@@ -127,6 +127,7 @@ from .validation import (
     column_indices as column_indices,
     fill_masked as fill_masked,
     finite_source as finite_source,
+    flatten_images as flatten_images,
     holds_numbers as holds_numbers,
     is_dask_collection as is_dask_collection,
     is_read_in_place,

@@ -393,6 +393,13 @@ def to_array(rows: Any, name: str) -> Any:
         raise ValueError(f"{name} must be a table: its rows are of different lengths") from error
 
 
+def flatten_images(X: Any) -> tuple[Any, tuple[int, ...] | None]:
+    """Images (n, H, W) or (n, C, H, W) as rows, and the shape of one; anything else unchanged, and None."""
+    if isinstance(X, np.ndarray | Tensor) and X.ndim in (3, 4):
+        return X.reshape(X.shape[0], -1), tuple(int(size) for size in X.shape[1:])
+    return X, None
+
+
 def fill_masked(values: Any) -> Any:
     """A masked array with NaN where it is masked, a tensor without its gradient; anything else as it is."""
     if not isinstance(values, np.ma.MaskedArray):

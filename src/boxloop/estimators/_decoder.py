@@ -11,13 +11,12 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from boxloop.data import WeightedSum, to_float_table
+from boxloop.data import WeightedSum, flatten_images, to_float_table
 from boxloop.estimators._base import Array, DeviceEstimator, check_no_overflow, to_numpy
 from boxloop.estimators._input import (
     Likelihood,
     check_sample_size,
     find_shape_fault,
-    flatten_images,
     map_rows,
     open_rows,
     pick_device,

@@ -63,13 +63,6 @@ def pick_dtype(dtype: str) -> torch.dtype:
     return choices[dtype]
 
 
-def flatten_images(X: Any) -> tuple[Any, Shape | None]:
-    """Images (n, H, W) or (n, C, H, W) as rows, and the shape of one; anything else unchanged, and None."""
-    if isinstance(X, np.ndarray | Tensor) and X.ndim in (3, 4):
-        return X.reshape(X.shape[0], -1), tuple(int(size) for size in X.shape[1:])
-    return X, None
-
-
 def find_shape_fault(shape: Shape | None, n_columns: int) -> str | None:
     """What is wrong with the image shape that a file names for rows of ``n_columns``; None if nothing, or no images."""
     if shape is None or (len(shape) in (2, 3) and min(shape) >= 1 and math.prod(shape) == n_columns):
