@@ -62,7 +62,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     ),
     "density_ratio": (twoview.density_ratio, (CONDITIONAL, ROWS[:3, :2], ROWS[:3, 2:])),
     "diagnose": (twoview.diagnose, (CONDITIONAL,)),
-    "channel_error": (twoview.channel_error, (CANONICAL, PRODUCTS)),
+    "conditional_distance": (twoview.conditional_distance, (CANONICAL, PRODUCTS)),
     "self_views": (twoview.self_views, (ROWS, twoview.GaussianNoise(1.0))),
     "one_standard_error": (select.one_standard_error, ([0.0, 1.0], [0.0, 2.0], [3, 2])),
     "penalised_path": (select.penalised_path, ([1.0, 2.0], [0.0, 1.0])),

@@ -67,7 +67,7 @@ def fitted(device: str) -> dict[str, Any]:
         "deviation": found.deviation,
         "ratio": ratio.value,
         "ratio error": ratio.standard_error,
-        "channel": twoview.channel_error(model.canonical, products),
+        "channel": twoview.conditional_distance(model.canonical, products),
         "p": test.p_value,
         "crossed": crossed.correlation,
         "mass": twoview.diagnose(conditional, n_given=20).negative_mass,
@@ -210,7 +210,7 @@ def regressed(device: str) -> dict[str, Any]:
 CASES: dict[str, Case] = {
     "relevance_loss": losses,
     "fit_fixed_features-choose_ridge-RelevanceModel-ConditionalDistribution-density_ratio-held_out_significance"
-    "-cross_fitted_significance-diagnose-channel_error-MomentSums-LinearView-ViewPair-RelevanceFit"
+    "-cross_fitted_significance-diagnose-conditional_distance-MomentSums-LinearView-ViewPair-RelevanceFit"
     "-CanonicalVariables": fitted,
     "FiniteView": finite,
     "GaussianNoise-PixelShuffle-Composed-TimeShift-FourierView-self_views": channels,

@@ -55,7 +55,7 @@ UNLIMITED = {
     *("huber", "latent_target", "linear_regression", "mean_equation", "moment_penalty", "online_em"),
     *("parameter_target", "quantile", "quantile_step", "residual_equation", "score_of", "warm_up"),
     # Losses and norms, in a loop of the caller's, where the gradient is computed outside of them.
-    *("channel_error", "elbo", "entrywise", "relevance_loss"),
+    *("conditional_distance", "elbo", "entrywise", "relevance_loss"),
     # Small arithmetic.
     *(
         "change_of_slope",

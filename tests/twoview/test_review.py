@@ -18,8 +18,8 @@ from boxloop.twoview import (
     MomentSums,
     RelevanceModel,
     ViewPair,
-    channel_error,
     choose_ridge,
+    conditional_distance,
     cross_fitted_significance,
     relevance_loss,
     studentise_permutations,
@@ -64,7 +64,7 @@ def test_the_error_of_a_channel_leaves_out_what_its_means_are_off() -> None:
     base = p[:, None] * q
     distance = ((joint - there).square() / base).sum() - ((there - base).square() / base).sum()
     term = 2.0 * (fitted.correlation * (p @ u) * (q @ v)).sum()
-    found = channel_error(fitted, MomentSums.of(pair, cells, there.reshape(-1)))
+    found = conditional_distance(fitted, MomentSums.of(pair, cells, there.reshape(-1)))
     torch.testing.assert_close(found + term, distance, rtol=1e-10, atol=1e-12)
 
 

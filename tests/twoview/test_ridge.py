@@ -13,8 +13,8 @@ from boxloop.twoview import (
     LinearView,
     MomentSums,
     ViewPair,
-    channel_error,
     choose_ridge,
+    conditional_distance,
 )
 
 
@@ -35,7 +35,7 @@ def test_the_error_of_a_fit_on_its_own_rows_is_minus_its_relevance() -> None:
     products = MomentSums.of(pair, rows, torch.ones(500))
     fitted = CanonicalVariables.solve(products, 4, 4)
     torch.testing.assert_close(
-        channel_error(fitted, products), -fitted.relevance.sum(), rtol=1e-8, atol=1e-10
+        conditional_distance(fitted, products), -fitted.relevance.sum(), rtol=1e-8, atol=1e-10
     )
 
 
@@ -57,7 +57,7 @@ def test_the_error_is_the_distance_of_theorem_1_on_a_finite_alphabet() -> None:
     base = px[:, None] * py
     distance = ((q - other).square() / base).sum()
     chi = ((other - base).square() / base).sum()
-    torch.testing.assert_close(channel_error(fitted, there), distance - chi, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(conditional_distance(fitted, there), distance - chi, rtol=1e-9, atol=1e-12)
 
 
 def test_the_chosen_ridge_predicts_new_rows_better_than_none() -> None:
@@ -67,7 +67,7 @@ def test_the_chosen_ridge_predicts_new_rows_better_than_none() -> None:
     assert chosen > 0.0
     here, there = (MomentSums.of(pair, some, torch.ones(len(some))) for some in (rows, new))
     errors = [
-        float(channel_error(CanonicalVariables.solve(here, 40, 10, ridge), there))
+        float(conditional_distance(CanonicalVariables.solve(here, 40, 10, ridge), there))
         for ridge in (0.0, chosen, 1.0)
     ]
     assert errors[1] < errors[0]

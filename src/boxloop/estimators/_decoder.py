@@ -62,7 +62,7 @@ class DecoderEstimator(
         with torch.no_grad():
             return WeightedSum.over(self._open(X, sample_weight, reset=False), function)
 
-    def _format_rows(self, rows: Tensor) -> Array:
+    def _restore_row_shape(self, rows: Tensor) -> Array:
         """Rows as an array for the user: of images if the fit had images."""
         array = to_numpy(rows)
         return array if self.image_shape_ is None else array.reshape(len(array), *self.image_shape_)
@@ -73,11 +73,11 @@ class DecoderEstimator(
         codes = torch.from_numpy(to_float_table(X, "X", self._n_features_out))
         with torch.no_grad():
             found = [self.model_.emission(z.to(self.model_.origin)).mean for z in codes.split(TILE)]
-        return self._format_rows(torch.cat(found))
+        return self._restore_row_shape(torch.cat(found))
 
     def reconstruct(self, X: Any) -> Array:
         """E[x | z] at the code of each row (the mean of its distribution, if it has one): rows (n, d), or images."""
-        return self._format_rows(
+        return self._restore_row_shape(
             check_no_overflow(map_rows(self, X, lambda rows: self.model_.reconstruct(rows)))
         )
 
@@ -91,7 +91,7 @@ class DecoderEstimator(
         with torch.no_grad():
             stream = generator(self.random_state, self.model_.origin.device)
             rows, codes = self.model_.sample(n_samples, stream)
-        return self._format_rows(rows), self._format_codes(codes)
+        return self._restore_row_shape(rows), self._format_codes(codes)
 
     @property
     def _n_features_out(self) -> int:

@@ -128,7 +128,7 @@ class RelevantFeatures(TwoViewEstimator):
         relevance_: their squares.
         loss_: k less the total relevance, on all rows of the fit (those of ``history_`` are of batches).
         history_: a list by name, with a value per epoch: ``loss`` and ``relevance`` in batches,
-            ``validation_relevance`` (on held-out rows, by :func:`boxloop.twoview.channel_error`),
+            ``validation_relevance`` (on held-out rows, by :func:`boxloop.twoview.conditional_distance`),
             ``validation_fitted_relevance``.
         ridge_: the ridge that was used.
         n_iter_: number of epochs.

@@ -10,7 +10,12 @@ import torch
 from boxloop.average import Power
 from boxloop.fit import GradientState, StreamSettings, StreamState
 from boxloop.networks.linear_regression import Centre, LinearPosterior
-from boxloop.networks.methods.factor import FactorEM, FactorGradient, GradientUnits, WeightUnits
+from boxloop.networks.methods.factor import (
+    FactorEM,
+    FactorGradient,
+    StandardisedGradientState,
+    WeightStandardisation,
+)
 from boxloop.networks.methods.sample_moments import SWA, SWAG, FullCovariance, FullState, MeanState, SwagState
 from boxloop.networks.methods.window_average import WindowAverage, WindowState
 from boxloop.networks.posterior import DTYPES, Layout, PosteriorState, WeightTrace
@@ -38,7 +43,7 @@ COUNT = Number(least=0)
 VECTORS = Number(least=1, most=2**31)  # number of vectors in memory at the same time
 STATES: dict[type, type] = {
     FactorEM: StreamState,
-    FactorGradient: GradientUnits,
+    FactorGradient: StandardisedGradientState,
     SWAG: SwagState,
     SWA: MeanState,
     FullCovariance: FullState,
@@ -49,7 +54,8 @@ METHODS, ESTIMATES = tuple(STATES), tuple(STATES.values())
 CLASSES: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        PosteriorState, Layout, WeightTrace, Power, *METHODS, *ESTIMATES, StreamSettings, GradientState, WeightUnits,
+        PosteriorState, Layout, WeightTrace, Power, *METHODS, *ESTIMATES, StreamSettings, GradientState,
+        WeightStandardisation,
     )
 }  # fmt: skip
 """Classes that a file of a posterior may contain, by name."""
@@ -109,7 +115,7 @@ def _check_method(method: Any, state: Any) -> str | None:
 def _state_rank(state: Any) -> int | None:
     if isinstance(state, StreamState):
         return state.rank
-    if isinstance(state, GradientUnits):
+    if isinstance(state, StandardisedGradientState):
         return state.stream.rank
     return len(state.rows) if isinstance(state, SwagState) else None
 
@@ -118,7 +124,7 @@ def _count_vectors(state: Any) -> int:
     """Number of vectors observed."""
     if isinstance(state, StreamState):
         return state.count + len(state.gathered)
-    count = state.stream.count if isinstance(state, GradientUnits) else state.count
+    count = state.stream.count if isinstance(state, StandardisedGradientState) else state.count
     return int(count)
 
 
@@ -179,11 +185,11 @@ CONSTRAINTS: Table = {
         learning_rate=Number(least=0.0, most=1e3),
         warmup=Number(least=0),
     ),
-    WeightUnits: Constraints(
+    WeightStandardisation: Constraints(
         mean=Array("D"), square=Array("D", MOMENT), origin=Array("D"), scale=Array("D", MOMENT), due=COUNT
     ),
-    GradientUnits: Constraints(
-        stream=Nested((GradientState,), "D dtype"), units=Nested((WeightUnits,), "D dtype")
+    StandardisedGradientState: Constraints(
+        stream=Nested((GradientState,), "D dtype"), units=Nested((WeightStandardisation,), "D dtype")
     ),
     SwagState: Constraints(
         mean=Array("D"),

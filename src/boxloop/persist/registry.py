@@ -22,7 +22,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from boxloop.persist.constraints import Table, describe_type, is_of_type, validate
 from boxloop.persist.container import Container, ModelFileError, read_container
-from boxloop.persist.trees import Saved, build_tree, decode_tree, encode_tree, name_file_in_errors, save_tree
+from boxloop.persist.trees import (
+    Saved,
+    decode_tree,
+    encode_tree,
+    name_file_in_errors,
+    restore_tree,
+    save_tree,
+)
 from boxloop.tree import Tree
 
 PROGRESS: dict[str, Any] = {
@@ -251,7 +258,7 @@ def _restore_meta(
         raise ModelFileError(f"holds the estimator {name!r} in a {kind.__name__}, which cannot be read")
     inner_file = inner_kind._model_file
     classes = {**inner_file.classes, **file.classes, Wrapped.__name__: Wrapped}
-    saved = build_tree(container, classes, {**inner_file.constraints, **file.constraints})
+    saved = restore_tree(container, classes, {**inner_file.constraints, **file.constraints})
     if not isinstance(saved.tree, Wrapped):
         raise ModelFileError(f"{kind.__name__} has a Wrapped tree, the file a {type(saved.tree).__name__}")
     inner, own = saved.tree.inner, saved.tree.own
@@ -274,7 +281,7 @@ def _restore_estimator(container: Container, kind: type[Estimator], modules: Map
     name, file, extra = kind.__name__, kind._model_file, container.document["extra"]
     if extra.get("estimator") != name:
         raise ModelFileError(f"holds the estimator {extra.get('estimator')!r}, not {name!r}")
-    saved = build_tree(container, file.classes, file.constraints)
+    saved = restore_tree(container, file.classes, file.constraints)
     if not isinstance(saved.tree, file.model):
         raise ModelFileError(f"{name} has a {file.model.__name__}, the file a {type(saved.tree).__name__}")
     return _assemble_estimator(saved, kind, modules)

@@ -88,7 +88,7 @@ def load_tree(
         boxloop.persist.container.ModelFileError: ...: not a model file: 0 bytes cannot hold a header
     """
     with name_file_in_errors(path):
-        return build_tree(read_container(path), classes, constraints or {})
+        return restore_tree(read_container(path), classes, constraints or {})
 
 
 @contextmanager
@@ -102,7 +102,7 @@ def name_file_in_errors(path: str | os.PathLike[str]) -> Iterator[None]:
         raise ModelFileError(f"{os.fspath(path)}: its structure is nested too deeply") from None
 
 
-def build_tree(container: Container, classes: Mapping[str, type], constraints: Table) -> Saved:
+def restore_tree(container: Container, classes: Mapping[str, type], constraints: Table) -> Saved:
     """The tree of a file that was read, checked against the types and constraints of its fields."""
     document = container.document
     try:

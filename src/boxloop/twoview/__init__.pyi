@@ -51,7 +51,7 @@ from .objective import (
     ROWS_PER_FEATURE as ROWS_PER_FEATURE,
     RelevanceLoss,
     RelevanceValidation as RelevanceValidation,
-    channel_error,
+    conditional_distance,
     relevance_loss,
 )
 from .significance import (
@@ -99,8 +99,8 @@ __all__ = [
     "TimeShift",
     "View",
     "ViewPair",
-    "channel_error",
     "choose_ridge",
+    "conditional_distance",
     "cross_fitted_significance",
     "density_ratio",
     "diagnose",

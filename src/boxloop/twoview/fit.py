@@ -19,7 +19,7 @@ from boxloop.twoview.canonical import (
     RelevanceModel,
     solve_canonical_variables,
 )
-from boxloop.twoview.objective import channel_error
+from boxloop.twoview.objective import conditional_distance
 from boxloop.twoview.views import ViewPair
 from boxloop.types import Source
 
@@ -97,7 +97,8 @@ def choose_ridge(
 
     .. math:: \arg\min_\epsilon \sum_f n_f \, E_f(\epsilon)
 
-    where :math:`E_f` is :func:`channel_error` on fold f of the variables of all other folds. Random features of a
+    where :math:`E_f` is :func:`conditional_distance` on fold f of the variables of all other folds. Random
+    features of a
     kernel nearly repeat each other, and the directions in which they differ follow single rows: without a ridge these
     look relevant. The error on few rows is a little too large, the more so the smaller the ridge, so that a choice
     above the best ridge is likelier than one below: the safe side, since outliers get extreme variables without a
@@ -128,7 +129,7 @@ def choose_ridge(
         errors = [
             sum(
                 float(part.weight)
-                * float(channel_error(CanonicalVariables.solve(total - part, k, most, ridge), part))
+                * float(conditional_distance(CanonicalVariables.solve(total - part, k, most, ridge), part))
                 for part in parts
             )
             for ridge in ridges

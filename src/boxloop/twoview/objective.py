@@ -224,7 +224,7 @@ class RelevanceLoss:
         return loss, {"relevance": min(left.shape[1], right.shape[1]) - loss}
 
 
-def channel_error(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
+def conditional_distance(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
     r"""Distance of the fitted conditional distribution from that of other rows, up to a term that no fit changes.
 
     .. math:: \sum_{x, y} \frac{(q(x, y) - p(x, y))^2}{p(x) p(y)} - \sum_i \eta_i^2 =
@@ -254,7 +254,7 @@ def channel_error(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
 
 
 def measure_channel_error(fitted: CanonicalVariables, sums: MomentSums) -> Tensor:
-    """:func:`channel_error` of arguments that need no check."""
+    """:func:`conditional_distance` of arguments that need no check."""
     k = fitted.left.shape[0]
     mean, moment = sums.moments()
     shift = mean - torch.cat([fitted.left_mean, fitted.right_mean])

@@ -137,7 +137,7 @@ class RunningFactors:
 
 
 @dataclass(frozen=True)
-class WeightUnits(Tree):
+class WeightStandardisation(Tree):
     """The units of the standardised vectors; the tensors are updated in place."""
 
     mean: Tensor  # of all vectors, (D,)
@@ -148,11 +148,11 @@ class WeightUnits(Tree):
 
 
 @dataclass(frozen=True)
-class GradientUnits(Tree):
+class StandardisedGradientState(Tree):
     """A gradient stream of standardised vectors, and their units."""
 
     stream: GradientState
-    units: WeightUnits
+    units: WeightStandardisation
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ class FactorGradient:
             variant=self.variant,
         )
         mean, square, origin, scale = (torch.zeros(size, dtype=dtype, device=device) for _ in range(4))
-        return RunningGradient(self, stream, WeightUnits(mean, square, origin, scale, self.warmup))
+        return RunningGradient(self, stream, WeightStandardisation(mean, square, origin, scale, self.warmup))
 
-    def restore(self, state: GradientUnits, device: torch.device) -> RunningGradient:
+    def restore(self, state: StandardisedGradientState, device: torch.device) -> RunningGradient:
         """Continue from a state."""
         stream = GradientStream.restore(state.stream, device=device)
         return RunningGradient(self, stream, state.units.map(torch.clone).to(device))
@@ -221,7 +221,7 @@ class FactorGradient:
 class RunningGradient:
     """A gradient stream of standardised vectors, with the moments from which their units follow."""
 
-    def __init__(self, method: FactorGradient, stream: GradientStream, units: WeightUnits) -> None:
+    def __init__(self, method: FactorGradient, stream: GradientStream, units: WeightStandardisation) -> None:
         self.rank = method.rank
         self._method, self._stream, self._units = method, stream, units
         self._inverse = _invert_scale(units.scale)
@@ -253,8 +253,8 @@ class RunningGradient:
         full = WeightDistribution(mean, model.loadings * scale[:, None], model.noise * scale.square())
         return full.reduce_rank(min(self.rank, self.count - 1))
 
-    def state(self) -> GradientUnits:
-        return GradientUnits(self._stream.state(), self._units.map(torch.clone))
+    def state(self) -> StandardisedGradientState:
+        return StandardisedGradientState(self._stream.state(), self._units.map(torch.clone))
 
     def _update_units(self) -> None:
         """Adopt the current standard deviations; the origin moves so that the stream's mean stays the same."""
