@@ -27,7 +27,7 @@ def test_statistics_are_recomputed_for_every_draw() -> None:
     part = part_of(net, 0.3)
     predictor = Predictor((part,), "regression", 4, seed=2).refresh_batch_norm(BATCHES)
     found = predictor.predict(X)
-    for i, vector in enumerate(torch.cat(list(predictor.draws.chunks(0, 4)))):
+    for i, vector in enumerate(torch.cat(list(predictor.draws.draw_chunks(0, 4)))):
         own = copy.deepcopy(net)
         part.layout.write(own, vector)
         update_bn(BATCHES, own)
@@ -72,6 +72,6 @@ def test_frozen_and_tied_parameters_vary_as_they_should() -> None:
     assert part.layout.size == 9
     predictor = Predictor((part,), "regression", 3)
     outputs = predictor.predict(x).outputs
-    for vector, found in zip(torch.cat(list(predictor.draws.chunks(0, 3))), outputs, strict=True):
+    for vector, found in zip(torch.cat(list(predictor.draws.draw_chunks(0, 3))), outputs, strict=True):
         own = vector.reshape(3, 3).mT
         np.testing.assert_allclose(found, (x @ own @ own @ net.out.weight.mT).detach().numpy(), rtol=1e-10)

@@ -22,7 +22,7 @@ def test_rows_are_those_seen_in_order() -> None:
     rows = torch.randn(50, 200, generator=torch.Generator().manual_seed(1))
     vector = torch.empty(200)
     for row in rows:
-        one.observe(vector.copy_(row))
+        one.record(vector.copy_(row))
     record = one.trace()
     assert record.count == one.count == 50
     assert torch.equal(record.values, rows[:, record.index].double())
@@ -32,7 +32,7 @@ def test_long_records_are_thinned_evenly(monkeypatch) -> None:
     monkeypatch.setattr("boxloop.networks.posterior.TRACE_LENGTH", 8)
     one = recorder(3)
     for t in range(100):
-        one.observe(torch.full((3,), float(t)))
+        one.record(torch.full((3,), float(t)))
     record = one.trace()
     assert record.count == 100
     assert record.stride == 8
@@ -44,11 +44,11 @@ def test_a_record_goes_on_where_it_was_cut(monkeypatch) -> None:
     whole, half = recorder(3), recorder(3)
     rows = torch.randn(60, 3, generator=torch.Generator().manual_seed(1))
     for row in rows:
-        whole.observe(row)
+        whole.record(row)
     for row in rows[:21]:
-        half.observe(row)
+        half.record(row)
     again = TraceRecorder(half.trace())
     for row in rows[21:]:
-        again.observe(row)
+        again.record(row)
     assert torch.equal(again.trace().values, whole.trace().values)
     assert (again.trace().stride, again.count) == (whole.trace().stride, whole.count)

@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 from torch.nn.functional import pad
 
 from boxloop.data import ArraySource, sample_rows
-from boxloop.distributions import Family, TiedGaussian
+from boxloop.distributions import DiagonalGaussian, Family, FullGaussian, SphericalGaussian, TiedGaussian
 from boxloop.fit.spectral import SpectralError, compute_spherical_responsibilities
 from boxloop.loop import Iteration, Observer, Outcome, run
 from boxloop.models import Mixture
@@ -59,6 +59,9 @@ PROSPECT = 100.0
 
 GAIN = 1e-4
 """A start that cannot gain so much over the best leaves the race, and so do all but one of equal ones."""
+
+SPARE = 2
+"""A component of fewer rows than so many times those that determine its covariance may collapse on them."""
 
 BATCH_VALUES = 1 << 22
 """Responsibilities (starts x components x rows) that are held at once."""
@@ -345,16 +348,19 @@ class Racers:
         return Racers(self.models.solve(statistics), height, height - self.height)
 
 
-def keep_best(field: list[Racers], keep: int) -> list[Racers]:
+def keep_best(field: list[Racers], keep: int, small: float) -> list[Racers]:
     """At most ``keep`` mixtures, and none that promises no gain over the best.
 
-    Those with a component at a floor, whose likelihood has no bound, come last.
+    Those with a component at a floor, or of a smaller share than ``small``, which may end there, come last: their
+    likelihood has no bound.
     """
     ranking = []
     for b, racers in enumerate(field):
-        floored = racers.models.family.is_floored().reshape(racers.models.log_weight.shape).any(1).tolist()
+        model = racers.models
+        floored = model.family.is_floored().reshape(model.log_weight.shape) | (model.log_weight.exp() < small)
+        collapsed = floored.any(1).tolist()
         for i, (height, rise) in enumerate(zip(racers.height.tolist(), racers.rise.tolist())):
-            ranking.append((floored[i], -round(height, EQUAL), b, i, height + PROSPECT * rise))
+            ranking.append((collapsed[i], -round(height, EQUAL), b, i, height + PROSPECT * rise))
     best, *others = sorted(ranking)
     chosen = [best, *(r for r in others[: keep - 1] if not best[0] < r[0] and r[4] > GAIN - best[1])]
     kept = []
@@ -394,16 +400,22 @@ def best_start(
     models += [Mixture(rival.log_weight[None], rival.family) for rival in rivals]
     low = [m.log_weight.new_full(m.log_weight.shape[:1], -torch.inf) for m in models]
     field = [Racers(m, height, -height) for m, height in zip(models, low, strict=True)]
+    needed: dict[type[Any], int] = {
+        FullGaussian: template.mean.shape[1] + 1,
+        DiagonalGaussian: 2,
+        SphericalGaussian: 2,
+    }
+    small = SPARE * needed.get(type(template), 0) / float(sample.weight.sum())
     interrupted = False
     try:
         for iterations, keep in HEATS:
             for _ in range(iterations):
                 if sum(len(racers.height) for racers in field) == 1:
                     break
-                field = keep_best([racers.climb(rows) for racers in field], keep)
+                field = keep_best([racers.climb(rows) for racers in field], keep, small)
     except KeyboardInterrupt:
         interrupted = True
-        field = keep_best(field, 1)
+        field = keep_best(field, 1, small)
     winner = field[0].models
     return Mixture(winner.log_weight[0], winner.family), interrupted
 

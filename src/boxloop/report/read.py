@@ -106,7 +106,7 @@ def infer_kind(rows: Array) -> str:
     """What the values of a table are: measurements, counts, or yes and no.
 
     Example:
-        >>> [infer_kind(np.array([values])) for values in ([0.0, 3.0], [0.0, 1.0], [0.5])]
+        >>> [infer_kind(np.array([values]).T) for values in ([0.0, 3.0], [0.0, 1.0], [0.5])]
         ['counts', 'yes or no', 'measurements']
     """
     values = rows[~np.isnan(rows)]
