@@ -125,7 +125,7 @@ class ViewSchema:
     ) -> tuple[ViewSchema, Source]:
         """The schema of a table of a fit, and its rows on a device; ``features`` are the parameter of this view."""
         column = _extract_single_column(table)
-        flat = column is not None and np.ndim(table) == 1
+        flat = column is not None and _has_one_dimension(table)
         if features == "finite" or (features == "auto" and _has_labels(table, column)):
             if column is None:
                 raise ValueError(f"a finite view is one column of values: {word} has more, or is a file")
@@ -147,7 +147,7 @@ class ViewSchema:
             raise ValueError(
                 f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
             )
-        flat = np.ndim(table) == 1 and _extract_single_column(table) is not None
+        flat = _extract_single_column(table) is not None and _has_one_dimension(table)
         names = list(self.names) if len(self.names) == 1 and flat else None
         source = _open_numeric_table(rows, self.word, weight, names)
         unnamed = tuple(f"x{j}" for j in range(source.n_columns))
@@ -234,6 +234,11 @@ def _refuse_missing_values(source: Source, word: str, device: torch.device) -> S
 
 def _describe_missing_value(word: str, name: str, _: float) -> str:
     return f"{word} has a missing value (NaN) in column {name!r}: impute it, or drop the row"
+
+
+def _has_one_dimension(table: Any) -> bool:
+    dimensions = getattr(table, "ndim", None)  # np.ndim asks NumPy's functions of what is no array
+    return (np.asarray(table).ndim if dimensions is None else dimensions) == 1
 
 
 def _extract_single_column(table: Any) -> Any:

@@ -194,7 +194,7 @@ def cluster(columns: Tensor, weight: Tensor, k: int, generator: Generator) -> tu
         before, within = within, least @ weight
         if torch.equal(before, within):
             break
-    return cells, within + columns.square().sum(1) @ weight
+    return cells, (within + columns.square().sum(1) @ weight).clamp(min=0.0)
 
 
 def cluster_embeddings(sample: Sample, embeddings: list[Tensor], k: int, generator: Generator) -> Tensor:
