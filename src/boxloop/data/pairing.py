@@ -29,7 +29,7 @@ def pair_sources(left: Source, right: Source, hold: bool = True) -> Source:
     """
     pair = PairedSource(left, right)
     if hold and isinstance(left, ArraySource) and isinstance(right, ArraySource):
-        return ArraySource(_concatenate_columns(left.rows, right.rows), left.weight, pair.names)
+        return ArraySource(torch.cat([left.rows, right.rows], 1), left.weight, pair.names)
     first, second = _split_views(left)[0], _split_views(right)[0]
     counts = next((source.counts for source in (first, second) if isinstance(source, DaskSource)), None)
     if counts is None:
@@ -100,7 +100,7 @@ class PairedSource(TiledSource):
                 missing -= len(parts[-1])
             right = parts[0] if len(parts) == 1 else torch.cat(parts)
             rest = right[len(rows) :]
-            yield _concatenate_columns(rows, right[: len(rows)]), weight
+            yield torch.cat([rows, right[: len(rows)]], 1), weight
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class PairedPartitions(SourceView):
         def transform(rows: Tensor, weight: Tensor, start: int) -> PlacedTile:
             left, left_weight, _ = left_transform(rows[:, :first], weight, start)
             right, _, _ = right_transform(rows[:, first:], weight, start)
-            return _concatenate_columns(left, right), left_weight, start
+            return torch.cat([left, right], 1), left_weight, start
 
         return transform
 
@@ -192,11 +192,6 @@ class JoinedPartition:
 
     def without_content(self) -> JoinedPartition:
         return JoinedPartition(self.left.without_content(), self.right.without_content())
-
-
-def _concatenate_columns(left: Tensor, right: Tensor) -> Tensor:
-    kind = torch.promote_types(left.dtype, right.dtype)
-    return torch.cat([left.to(kind), right.to(kind)], 1)
 
 
 def _split_views(source: Source) -> tuple[Source, Transform]:
