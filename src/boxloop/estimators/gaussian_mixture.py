@@ -183,7 +183,7 @@ def make_given_mixture(
         variance = variance if covariance_type == "diag" else variance[:, None]
         members = family(centre, variance, template.floor)  # type: ignore[attr-defined]
     else:
-        members = family.of(centre, torch.linalg.inv(torch.from_numpy(inverse)).to(like.device))
+        members = family.from_covariance(centre, torch.linalg.inv(torch.from_numpy(inverse)).to(like.device))
         members = family(members.mean, members.factor, template.floor)  # type: ignore[attr-defined]
     return Mixture(torch.from_numpy(weight).to(like.device).log(), members)
 
