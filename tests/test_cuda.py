@@ -7,7 +7,7 @@ from scipy.sparse import csr_array
 
 import boxloop
 from boxloop.criticise import fused_moment_gap
-from boxloop.data import documents
+from boxloop.data import draw_topics
 from boxloop.numeric import generator, normal
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device on this machine")
@@ -102,7 +102,7 @@ def test_the_penalty_can_be_captured_in_a_graph():
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("options", [{"method": "spectral"}, {"init_params": "spectral"}, {}])
 def test_topics_are_those_of_the_cpu(options, sparse):
-    X = documents(3, 20, generator(0)).source(3000, 8, generator(1)).rows.to_dense().numpy()
+    X = draw_topics(3, 20, generator(0)).source(3000, 8, generator(1)).rows.to_dense().numpy()
     X = csr_array(X) if sparse else X
     cpu, gpu = (
         boxloop.MultinomialMixture(3, random_state=0, device=device, **options).fit(X)

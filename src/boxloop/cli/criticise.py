@@ -28,7 +28,7 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
 @click.option(
     "--train",
     shell_complete=complete_data,
-    help="The table that the model was fitted to; without it p-values leave out the error of its parameters.",
+    help="Training rows of the model, so that p-values account for the error of its parameters.",
 )
 @click.option(
     "--test",
@@ -42,14 +42,14 @@ FUNCTIONS = ("first", "second", "third", "fourth", "fourier", "below")
     default=999,
     show_default=True,
     type=click.IntRange(min=0),
-    help="Simulated tables behind each p-value; 0 for none.",
+    help="Simulated tables for each p-value; 0: no p-values.",
 )
 @click.option(
     "--rate",
     default=0.05,
     show_default=True,
     type=click.FloatRange(0.0, 1.0),
-    help="False-discovery rate of the list of misfits.",
+    help="False-discovery rate of the list of moments that differ.",
 )
 @shared.weights_option
 @shared.seed_option
@@ -77,14 +77,15 @@ def command(
     figure: Path | None,
     json_to: str | None,
 ) -> None:
-    """Where a model fails: gaps between moments of the data and of the model, with errors and p-values.
+    """Test where a model fails: moments of the data minus those of the model, with standard errors and p-values.
 
-    DATA are held-out rows. Without --train, p-values leave out the error of the fitted parameters: a true model is then
-    rejected too often, unless it was fitted to many more rows than DATA has. Training rows are recognised: as DATA they
-    cause a warning, and --train accepts no other rows. A model that was fitted with --weights needs the same option
-    here. The parameter error of Bayesian models and autoencoders cannot be computed, so --train is refused for them; of
-    a Bayesian Gaussian mixture the active components are tested, at their expected parameters. Columns are matched by
-    the names of the fit.
+    DATA should be held-out rows: a warning says when they are the training rows. Give the training rows with --train,
+    and p-values account for the estimation error of the parameters. Without it they do not, and a correct model is
+    rejected too often, unless it was fitted to many more rows than DATA has. --train accepts only the rows of the fit;
+    if the fit used --weights, repeat that option here.
+
+    For Bayesian models and autoencoders the parameter error cannot be computed, and --train is refused. A Bayesian
+    Gaussian mixture is tested at the posterior means of its active components. Columns are matched by name.
     """
     from boxloop.cli.models import has_parameter_errors, load_model
     from boxloop.data import write_table

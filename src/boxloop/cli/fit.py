@@ -93,7 +93,7 @@ _count = click.IntRange(min=1)
 @cluster_options
 @shared.checkpoint_option
 @shared.watch_options
-@shared.output_option("The model file, by custom *.boxloop.", required=True)
+@shared.output_option("Model file; its usual suffix is .boxloop.", required=True)
 @shared.json_option
 def command(
     data: str,

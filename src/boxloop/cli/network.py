@@ -46,7 +46,7 @@ _count = click.IntRange(min=1)
     type=click.Choice(KINDS),
     default="auto",
     show_default=True,
-    help="Of the target: auto treats text, and integers with two values, as classes.",
+    help="Kind of the target; auto takes text, and integers with two values, for classes.",
 )
 @shared.column_options
 @click.option(
@@ -70,27 +70,29 @@ _count = click.IntRange(min=1)
     help="Posterior over the weights: factor by default; swa is the mean alone.",
 )
 @click.option("--rank", type=_count, help="Rank of the covariance of the weights; 10 by default.")
-@click.option("--draws", "n_draws", type=_count, help="Networks in a prediction; 30 by default.")
+@click.option("--draws", "n_draws", type=_count, help="Networks drawn for the predictions; 30 by default.")
 @click.option("--epochs", type=_count, help="Epochs of Adam; about 2000 steps by default.")
 @click.option(
-    "--collect", type=_count, help="Epochs of SGD, whose weights are observed; half as many by default."
+    "--collect",
+    type=_count,
+    help="Epochs of SGD that give the distribution over weights; half of --epochs by default.",
 )
 @click.option(
     "--prior-precision",
     type=click.FloatRange(0.0, min_open=True),
-    help="Of every weight, in standard units; it determines the weight decay.",
+    help="Prior precision of each weight, for standardised data; it determines the weight decay.",
 )
 @click.option(
     "--chains",
     type=click.IntRange(min=0),
-    help="Monte Carlo chains over all weights, for comparison; 16 for a small network by default.",
+    help="Hamiltonian Monte Carlo chains over all weights, for comparison; by default 16 for small networks.",
 )
 @shared.seed_option
 @shared.compute_options
 @shared.threads_option
 @shared.watch_options
-@shared.output_option("The model file, by custom *.boxloop.")
-@click.option("--page", type=click.Path(path_type=Path), help="One page of the findings: .html.")
+@shared.output_option("Model file; its usual suffix is .boxloop.")
+@click.option("--page", type=click.Path(path_type=Path), help="Page with the findings: .html.")
 @shared.figure_option
 @shared.json_option
 def command(
@@ -110,15 +112,15 @@ def command(
     json_to: str | None,
     **options: Any,
 ) -> None:
-    """Predict a column by a network with error bars, and audit them.
+    """Predict a column with a neural network and error bars, and audit the error bars.
 
-    The network is trained on four fifths of the rows. The weights at the end of the training give a distribution over
-    weights, and networks drawn from it give the error bars. The predictions for the held-out rows are compared with
-    those of the mean network, a linear or logistic regression, and a constant. An audit compares the distribution
-    with the posterior and lists what is doubtful.
+    The network is trained on four fifths of the rows. A Gaussian distribution is fitted to its weights over the last
+    epochs; networks drawn from this distribution give the error bars. Predictions for the held-out rows are compared
+    with those of the mean network, of a linear or logistic regression, and of a constant. The audit tests how well
+    the distribution approximates the posterior over the weights.
 
-    --target target is the class, or response, of bundled data. Text columns are not used as inputs. Cells must not be
-    empty.
+    For bundled data, --target target is the class or the response. Text columns are not used as inputs. Missing
+    values are refused.
     """
     from boxloop.report import judge_network, network_to_dict
 

@@ -335,8 +335,12 @@ def _print_outliers(found: Mapping[str, Any]) -> None:
         f"Rows of {found['data']} with the lowest density under {found['model']} (rows are counted from 0)"
     )
     console.echo_table(title, heads, rows, words=heads[-2:])
-    rule = f"level {found['level']:g}" if found["level"] is not None else f"share {found['contamination']:g}"
-    console.echo_text(f"{found['flagged']} of {found['rows']} rows are flagged, at {rule}.")
+    rule = (
+        f"level {found['level']:g}"
+        if found["level"] is not None
+        else f"contamination {found['contamination']:g}"
+    )
+    console.echo_text(f"{found['flagged']} of {found['rows']} rows are flagged ({rule}).")
     if found["level"] is not None and found["train"] is None:
         console.echo_text(
             "DATA are also the training rows: the level is guaranteed only for new rows, with --train ORDINARY."

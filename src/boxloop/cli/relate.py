@@ -84,7 +84,7 @@ _own_kind = click.Choice([*KINDS, "finite"])
 @shared.threads_option
 @shared.checkpoint_option
 @shared.watch_options
-@shared.output_option("The model file, by custom *.boxloop.")
+@shared.output_option("Model file; its usual suffix is .boxloop.")
 @shared.figure_option
 @shared.json_option
 def command(

@@ -91,9 +91,7 @@ def output_option(what: str, **more: Any) -> Decorator:
 
 def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``-q`` and ``--progress``, which :func:`is_progress_shown` reads."""
-    quiet = click.option(
-        "-q", "--quiet", is_flag=True, help="No progress and no tables; --json still writes."
-    )
+    quiet = click.option("-q", "--quiet", is_flag=True, help="No progress and no tables; --json is written.")
     progress = click.option(
         "--progress/--no-progress",
         default=None,
@@ -121,7 +119,7 @@ def compute_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """``--device`` and ``--dtype``: where and how precisely a fit computes."""
     device = click.option("--device", help="cpu, cuda, cuda:1 or auto.")
     dtype = click.option(
-        "--dtype", type=click.Choice(["float64", "float32"]), help="Precision of passes over the rows."
+        "--dtype", type=click.Choice(["float64", "float32"]), help="Precision of computations on the rows."
     )
     return device(dtype(function))
 
@@ -136,7 +134,7 @@ json_option = click.option(
     "json_to",
     metavar="[FILE.json|-]",
     callback=_check_json_target,
-    help="The findings as JSON: alone or with -, on standard output instead of tables; else in a file.",
+    help="Findings as JSON: without a value or with -, to standard output in place of tables; else to a file.",
 )
 seed_option = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
@@ -149,12 +147,12 @@ safe_csv_option = click.option(
     is_flag=True,
     expose_value=False,
     callback=_keep_safe_csv,
-    help="Texts in CSV that begin like a formula get an apostrophe first, for spreadsheets; names always do.",
+    help="In CSV, put an apostrophe before texts that a spreadsheet would read as formulas (always done for names).",
 )
 checkpoint_option = click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
-    help="File that keeps progress; continued from if it is there.",
+    help="File that stores progress; if it exists, the run continues from it.",
 )
 threads_option = click.option(
     "--threads",
