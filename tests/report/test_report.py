@@ -146,7 +146,7 @@ def test_a_good_model_is_not_blamed(tmp_path):
     assert len(list_misfits(found.model)) == 0
 
 
-def test_the_rows_that_judge_took_no_part(made, drawn_from):
+def test_held_out_rows_took_no_part(made, drawn_from):
     facts = json.loads((made[0] / "page.json").read_text())
     assert facts["rows"] == {"used": 1200, "fit": 960, "held_out": 240}
     found = drawn_from

@@ -75,7 +75,7 @@ def open_cluster(workers: int | None, address: str | None) -> Iterator[bool]:
 
 
 def _name_checkpoint_option(message: str) -> str:
-    """What is said of a lost cluster: how to go on by an option, where the command has it."""
+    """The message about a lost cluster, with the option that continues the command, if it has one."""
     context = click.get_current_context(silent=True)
     kept = context is None or any(option.name == "checkpoint" for option in context.command.params)
     return (

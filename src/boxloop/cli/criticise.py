@@ -77,7 +77,7 @@ def command(
     figure: Path | None,
     json_to: str | None,
 ) -> None:
-    """Test where a model fails: moments of the data minus those of the model, with standard errors and p-values.
+    """Test where a model fails: moments of the data minus those of the model, with p-values.
 
     DATA should be held-out rows: a warning says when they are the training rows. Give the training rows with --train,
     and p-values account for the estimation error of the parameters. Without it they do not, and a correct model is

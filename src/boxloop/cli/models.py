@@ -44,7 +44,7 @@ USUAL: dict[str, dict[str, Any]] = {
     "bayesian-mixture": {"n_components": 10},
     "bayesian-multinomial-mixture": {"n_components": 10},
 }
-"""What a model takes where nothing is said: an upper bound, for those that empty components."""
+"""Default number of components: an upper bound, for models that empty components."""
 
 
 def load_model(path: Path) -> Fitted:

@@ -28,7 +28,7 @@ WORDS = {"true": 1.0, "True": 1.0, "TRUE": 1.0, "false": 0.0, "False": 0.0, "FAL
 VALUES = WORDS | dict.fromkeys(MISSING, math.nan)
 BLOCK_BYTES = 1 << 23
 SCANNED_ROWS = 5000
-"""Rows that tell text from numbers."""
+"""Rows from which the kind of a column, text or numbers, is inferred."""
 ARROW_PLACE = re.compile(r"(?:In CSV column #(\d+): )?(?:CSV parse error: )?Row #(\d+): (.*)", re.DOTALL)
 
 
@@ -124,7 +124,7 @@ def open_arrow(reader: CsvReader, names: tuple[str, ...]) -> Any:
 
     if not names:
         return open_with({reader.names[0]: pa.string()})
-    # The first block only tells truth values from numbers: later blocks may hold other kinds of numbers.
+    # The first block only distinguishes truth values from numbers: later blocks may hold other kinds of numbers.
     with open_with({}) as first:
         words = {field.name for field in first.schema if field.type == pa.bool_()}
     return open_with({name: pa.bool_() if name in words else pa.float64() for name in names})

@@ -77,7 +77,7 @@ def is_glob(name: str) -> bool:
 
 
 def missing_path_error(name: str) -> FileNotFoundError:
-    """What is said of a path or URL at which nothing is."""
+    """The message about a path or URL that does not exist."""
     more = "; patterns of names are not taken: give the folder" if is_glob(name) else ""
     return FileNotFoundError(f"{name}: no such file or folder{more}")
 

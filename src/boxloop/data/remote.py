@@ -11,7 +11,7 @@ from boxloop.data.folder import missing_path_error, natural_sort_key
 SUBFOLDERS_HINT = (
     "; there are subfolders: name one of them, or give what dask.dataframe.read_parquet makes of all"
 )
-"""What is said of a folder whose files are deeper."""
+"""The message about a folder whose files are in subfolders."""
 
 
 def is_remote(data: str | PathLike[str]) -> bool:

@@ -20,7 +20,7 @@ from boxloop.numeric import single_threaded
 from boxloop.types import Source
 
 FLAT = 1e-7
-"""Smallest curvature of a direction, beside that of the parameters in it, that central differences can tell from 0."""
+"""Smallest curvature of a direction, relative to its parameters, that central differences distinguish from 0."""
 DULL = 1e-9
 """Smallest information per unit of weight: below it a parameter rests at a bound (a rate or a probability of zero)."""
 

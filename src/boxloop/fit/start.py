@@ -1,7 +1,7 @@
 r"""Where EM starts.
 
 A start is a partition of a sample of rows into k groups, turned into a model by one M step. k-means cuts space into
-round cells, so on long or overlapping clusters it starts EM in the wrong basin and the likelihood never tells. The
+round cells, so on long or overlapping clusters it starts EM in the wrong basin and the likelihood never shows it. The
 remedy is several kinds of partition (plain, whitened, along directions of least Gaussian shape, on random
 projections), a short race between them, and the likelihood as judge.
 

@@ -1,7 +1,7 @@
 """Files that are either the old one or the new one, whole, whatever happens while they are written.
 
 The new bytes go to a temporary file beside the target, are synced, and take the target's name in one rename. A
-writer holds a lock on its temporary file, so the next save can tell a file still being written from the leftover
+writer holds a lock on its temporary file, so the next save can distinguish a file still being written from the leftover
 of a killed process, even where process ids are used again.
 """
 

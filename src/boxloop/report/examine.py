@@ -261,13 +261,15 @@ def _cross_validate_candidates(
 def _summarise_fits(candidate: Candidate, cells: Sequence[FoldFit]) -> Trial:
     failure = next((cell.failure for cell in cells if cell.failure), "")
     whole = cells[-1]
-    said = whole.warnings or tuple(dict.fromkeys(text for cell in cells for text in cell.warnings[:1]))[:1]
+    messages = (
+        whole.warnings or tuple(dict.fromkeys(text for cell in cells for text in cell.warnings[:1]))[:1]
+    )
     if failure:
-        return Trial(candidate, None, whole.n_parameters, np.nan, np.nan, said, failure)
+        return Trial(candidate, None, whole.n_parameters, np.nan, np.nan, messages, failure)
     *held_out, all_rows = (cell.density for cell in cells if cell.density is not None)
     known = np.nan if candidate.is_lower_bound else whole.n_parameters
     aic, bic = aic_bic(all_rows.sum, all_rows.n_rows, known)
-    return Trial(candidate, reduce(add, held_out), whole.n_parameters, aic, bic, said, "")
+    return Trial(candidate, reduce(add, held_out), whole.n_parameters, aic, bic, messages, "")
 
 
 def _find_eligible(trials: Sequence[Trial]) -> NDArray[np.bool_]:

@@ -39,7 +39,7 @@ class Explanation:
         weights: share of the rows in each component, and its errors; None for factors and codes.
         explained: share of each column's variance that factors or codes explain; None for components.
         error_kind: what the errors are.
-        notes: what else is to be said of the parts.
+        notes: other remarks on the parts.
     """
 
     kind: str

@@ -151,8 +151,8 @@ def format_settings(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = []
     for name, value in facts.items():
         several = value if isinstance(value, list) else [value]
-        said = [format_number(one, 3) if isinstance(one, float) else str(one) for one in several]
-        lines.append((name.replace("_", " "), ", ".join(said)))
+        texts = [format_number(one, 3) if isinstance(one, float) else str(one) for one in several]
+        lines.append((name.replace("_", " "), ", ".join(texts)))
     return lines
 
 
@@ -196,9 +196,11 @@ def _draw_predictions(found: NetworkFindings) -> Iterator[Picture]:
         caption = (
             f"Held-out rows; bars hold {LEVEL:.0%} of what the network expects. Orange lies outside its bar."
         )
-        said = f"Observed against predicted {found.table.target} for {rows} held-out rows, with intervals."
+        description = (
+            f"Observed against predicted {found.table.target} for {rows} held-out rows, with intervals."
+        )
         calibration = "How many held-out rows lie in intervals of each probability; the band is chance."
-        yield Picture("predictions", _render_png(axes), caption, said)
+        yield Picture("predictions", _render_png(axes), caption, description)
     else:
         axes = plot_accuracy_by_share(found)
         caption = (

@@ -166,9 +166,9 @@ def tabulate_columns(found: Findings) -> TextTable:
     for column in found.table.columns:
         c = column
         numbers = (c.mean, c.std, c.lowest, c.highest, c.skewness, c.excess_kurtosis)
-        said = f"left out: {column.left_out}" if column.left_out else ", ".join(column.notes)
+        remark = f"left out: {column.left_out}" if column.left_out else ", ".join(column.notes)
         cells = [format_number(value, 3) for value in numbers]
-        rows.append([column.name, *cells, f"{column.missing:.1%}", str(column.distinct or "-"), said])
+        rows.append([column.name, *cells, f"{column.missing:.1%}", str(column.distinct or "-"), remark])
     heads = [
         "column",
         "mean",

@@ -57,14 +57,16 @@ def draw_overview(found: Findings) -> bytes:
 
 def _draw_candidates(found: Findings) -> Iterator[Picture]:
     chosen = found.trials[found.chosen].candidate
-    said = f"Held-out log-likelihood of {len(found.trials)} candidates by size; {chosen.name} is chosen."
+    description = (
+        f"Held-out log-likelihood of {len(found.trials)} candidates by size; {chosen.name} is chosen."
+    )
     caption = "Each point is one candidate; bars are one standard error."
     axes = plot_candidates(found)
     if found.set_aside:
         below = int((-found.behind_best[list(found.set_aside), 0] < axes.get_ylim()[0]).sum())
         caption += f" Crosses are the {len(found.set_aside)} set aside, as their components collapsed"
         caption += f"; {below} of them lie below the picture." if below else "."
-    yield Picture("curve", _render_png(axes), caption, said, candidate_tooltips(found, axes))
+    yield Picture("curve", _render_png(axes), caption, description, candidate_tooltips(found, axes))
     if len(found.finalists) > 1:
         yield Picture(
             "path",
@@ -107,9 +109,9 @@ def plot_candidates(found: Findings, ax: Any = None) -> Any:
 def _describe_sizes(found: Findings) -> str:
     """What the sizes of the candidates count."""
     words = dict.fromkeys(f"{trial.candidate.unit}s" for trial in found.trials)
-    said = join_words(list(words), "or")
+    units = join_words(list(words), "or")
     in_use = any(trial.candidate.used for trial in found.trials)
-    return f"{said} (of the Bayesian mixture: in use)" if in_use else said
+    return f"{units} (of the Bayesian mixture: in use)" if in_use else units
 
 
 def _draw_parts(found: Findings, parts: Explanation) -> Iterator[Picture]:
@@ -123,8 +125,8 @@ def _draw_parts(found: Findings, parts: Explanation) -> Iterator[Picture]:
             across=f"correlation of the column with the {parts.kind}",
             word=parts.kind,
         )
-        said = f"Correlations of the columns with the {parts.kind}s."
-        yield Picture("parts", _render_png(axes), "Bars are two standard errors.", said)
+        description = f"Correlations of the columns with the {parts.kind}s."
+        yield Picture("parts", _render_png(axes), "Bars are two standard errors.", description)
     places = list(parts.order[:PAIRED])
     if isinstance(estimator, GaussianMixture | BayesianGaussianMixture) and len(places) > 1:
         weights, means, covariances, component = describe_gaussian_components(
@@ -138,9 +140,9 @@ def _draw_parts(found: Findings, parts: Explanation) -> Iterator[Picture]:
             [names[j] for j in places],
             component=component,
         )
-        said = f"Components over the rows in {', '.join(names[j] for j in places)}."
+        description = f"Components over the rows in {', '.join(names[j] for j in places)}."
         caption = "Colours are components; ellipses hold one and two standard deviations."
-        yield Picture("pairs", _render_png(grid.flat[0]), caption, said)
+        yield Picture("pairs", _render_png(grid.flat[0]), caption, description)
     yield _draw_beside_data(found, places[:2] if len(places) > 1 else places)
 
 
@@ -165,7 +167,7 @@ def _draw_beside_data(found: Findings, places: list[int]) -> Picture:
     return Picture(
         "beside",
         figures.png(figure, PAGE_DPI),
-        "If the model is good you could not tell which is which.",
+        "If the model fits, the two look alike.",
         f"Rows of the data beside rows drawn from the model, in {join_words(names)}.",
     )
 
@@ -184,9 +186,11 @@ def _draw_gaps(found: Findings) -> Iterator[Picture]:
         )
     if len(found.table.names) > 1:
         axes = criticism["second"].plot()
-        said = "Variances and covariances: where the model has too little (purple) or too much (orange)."
+        description = (
+            "Variances and covariances: where the model has too little (purple) or too much (orange)."
+        )
         alt = "Heat map of z-scores of all pairs of columns."
-        yield Picture("heat", _render_png(axes), said, alt, pair_tooltips(criticism["second"], axes))
+        yield Picture("heat", _render_png(axes), description, alt, pair_tooltips(criticism["second"], axes))
     held = name_columns(found.table.rows[found.held_out], found.table.names)
     axes = calibration(found.model.estimator, held, random_state=found.seed).plot()
     caption = "Lines of a true model stay in the band, but for the error of its fit; above, it puts too little below."

@@ -34,7 +34,7 @@ TWO_VALUES, MOSTLY_ONE, TAIL, SKEWED = 2, 0.5, 3.0, 1.5
 """What is remarkable: so few values, a value that so many rows share, so much excess kurtosis, so much skewness."""
 
 RARE = 10
-"""A column that differs from its usual value in fewer rows tells a model nothing that lasts."""
+"""A column that differs from its usual value in fewer rows is left out."""
 
 CONTINUOUS, COUNTS, BINARY = "measurements", "counts", "yes or no"
 
