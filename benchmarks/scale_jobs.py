@@ -84,7 +84,7 @@ def standard(source: Source, kind: str, k: int, dtype: torch.dtype = torch.float
     return StandardisedSource(source, frame, dtype), model
 
 
-def one_round(source: Source, kind: str, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+def one_iteration(source: Source, kind: str, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean and covariance of a mixture after one EM iteration over all rows."""
     seen, model = standard(source, kind, k)
     fitted = run(em(seen), EMState(model), max_iter=1).state.model
@@ -129,8 +129,8 @@ def compared(source: Source) -> tuple[torch.Tensor, None]:
 JOBS: dict[str, Callable[[Source], tuple[torch.Tensor, torch.Tensor | None]]] = {
     "read only": read,
     "survey": surveyed,
-    "mixture, diagonal": lambda source: one_round(source, "diag", 8),
-    "mixture, full": lambda source: one_round(source, "full", 8),
+    "mixture, diagonal": lambda source: one_iteration(source, "diag", 8),
+    "mixture, full": lambda source: one_iteration(source, "full", 8),
     "factor analysis": factors,
     "moment gaps": gaps,
     "comparison": compared,

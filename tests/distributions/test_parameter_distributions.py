@@ -132,7 +132,7 @@ def test_divergence_is_the_mean_of_log_ratios(kind: str) -> None:
     assert_close(distribution.divergence(one), distribution.divergence(one.expand_members(K)), **EXACT)
 
 
-def test_divergence_of_a_round_distribution_is_the_mean_of_log_ratios() -> None:
+def test_divergence_of_a_spherical_distribution_is_the_mean_of_log_ratios() -> None:
     distribution, prior = distribution_of("spherical"), distribution_of("spherical", seed=1)
 
     def density(of: SphericalNormalInverseGamma, mean: Tensor, variance: Tensor) -> Tensor:
@@ -306,7 +306,7 @@ def test_predictive_draws_and_units(kind: str) -> None:
     )
 
 
-def test_a_round_distribution_refuses_unlike_scales() -> None:
+def test_a_spherical_distribution_refuses_unlike_scales() -> None:
     for distribution in (distribution_of("spherical"), distribution_of("spherical").predictive()):
         with pytest.raises(ValueError, match="spherical"):
             distribution.affine(tensor(0.0, 0.0), tensor(1.0, 2.0))

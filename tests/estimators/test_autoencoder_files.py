@@ -154,7 +154,7 @@ def test_a_choice_of_alpha_resumes(tmp_path):
     assert again.alphas_ == whole.alphas_
 
 
-def test_ctrl_c_keeps_the_last_round(monkeypatch):
+def test_ctrl_c_keeps_the_last_iteration(monkeypatch):
     interrupting(monkeypatch, 10, KeyboardInterrupt)
     with pytest.warns(FitWarning, match="interrupted after iteration 2"):
         fit = quick(batch_size=22).fit(rows())

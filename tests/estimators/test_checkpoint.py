@@ -97,7 +97,7 @@ def test_newton_killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @everyone
-def test_ctrl_c_keeps_the_last_round(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_keeps_the_last_iteration(case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     X, options = case.rows(200, seed=62), settings(case, "em")
     straight, _ = fit_with_warnings(case.quick(**options), X)
 

@@ -219,7 +219,7 @@ def test_posterior_means_are_those_of_maximum_likelihood(
 
 @pytest.mark.parametrize("kind", ["full", "tied"])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_one_round_with_many_patterns_by_the_textbook(kind: str) -> None:
+def test_one_iteration_with_many_patterns_by_the_textbook(kind: str) -> None:
     """Rows filled in with their conditional means, plus conditional covariances (Little and Rubin, chapter 11)."""
     rng = np.random.default_rng(8)
     X = with_missing(rng.normal(size=(400, 6)) @ rng.normal(size=(6, 6)), seed=9, share=0.4)

@@ -118,7 +118,7 @@ def test_continuing_is_the_same_as_going_on(order):
     assert part.n_iter == 3
 
 
-def test_interruption_keeps_the_last_round():
+def test_interruption_keeps_the_last_iteration():
     def stop(progress):
         if progress.iteration == 2 and not progress.stopped:
             raise KeyboardInterrupt

@@ -59,7 +59,7 @@ def climb(step: Any, model: Any, passes: int = PASSES) -> Outcome[EMState[Any]]:
     return run(step, EMState(model), max_iter=passes, monotone=True)
 
 
-def test_a_round_is_expect_then_solve() -> None:
+def test_an_iteration_is_expect_then_solve() -> None:
     model, rows = overlapping()
     weight = uniform(Generator().manual_seed(2), len(rows))
     done = em(ArraySource(rows, weight))(EMState(model))

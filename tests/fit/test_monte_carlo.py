@@ -82,7 +82,7 @@ def exact_round(model, rows):
     return model.solve(LabelSums(share.sum(1), share @ rows)), share
 
 
-def test_one_round_is_exact_em_within_its_error():
+def test_one_iteration_is_exact_em_within_its_error():
     rows, model = two_means()
     _, share = exact_round(model, rows)
     m = 4000
@@ -376,7 +376,7 @@ def test_resumed_bit_for_bit(engine, problems, tmp_path: Path):
         assert torch.equal(one, other), name
 
 
-def test_ctrl_c_keeps_the_last_round(problems):
+def test_ctrl_c_keeps_the_last_iteration(problems):
     rows, _ = problems["poisson"]
 
     def watch(progress):

@@ -98,7 +98,7 @@ def test_the_highest_of_several_maxima_is_taken() -> None:
     assert len(found.roots) == 2
 
 
-def test_the_objective_rises_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_objective_rises_in_every_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     traces = []
 
     def watched(*arguments, **options):

@@ -155,7 +155,7 @@ def test_the_global_stream_is_left_alone():
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_ctrl_c_keeps_the_last_round():
+def test_ctrl_c_keeps_the_last_iteration():
     epochs = Epochs(ArraySource(ROWS), 16, seed=3)
 
     class Cut:
