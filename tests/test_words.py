@@ -40,7 +40,10 @@ def phrase(text: str) -> str:
 
 
 USERS = ("src", "docs")
-COUNTED = r"(nats?|bits|bytes|[kmg]i?b|ns|seconds|draws?|numbers?|evaluations?|weights|labels|(?<!\w)[0-9]+(\.[0-9]+)?|one)"
+COUNTED = (
+    r"(nats?|bits|bytes|[kmg]i?b|ns|seconds|draws?|numbers?|evaluations?|weights|labels"
+    r"|(?<!\w)[0-9]+(\.[0-9]+)?|one)"
+)
 BANNED = {
     "told": Banned(
         re.compile(word("told")), "given, reported, named, notified; a name that says what it holds"
