@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -61,8 +63,11 @@ def test_variables_taken_as_known_would_understate() -> None:
     conditional = fitted(rows_of(600, 22), (6, 6, 2))
     full = conditional.expect(theta, POINTS).standard_error
     basis = conditional.basis
-    known = type(basis)(
-        basis.model, basis.left[:, :0], basis.right[:, :0], basis.omitted_correlations[:0], basis.total
+    known = replace(
+        basis,
+        left=basis.left[:, :0],
+        right=basis.right[:, :0],
+        omitted_correlations=basis.omitted_correlations[:0],
     )
     fixed = fitted(rows_of(600, 22), (6, 6, 2))
     fixed.__dict__["basis"] = known

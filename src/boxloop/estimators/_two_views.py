@@ -147,7 +147,7 @@ class ViewSchema:
             raise ValueError(
                 f"images of shape {image} were given as {self.word}, the fit had {self.image or 'rows'}"
             )
-        flat = _extract_single_column(table) is not None and _has_one_dimension(table)
+        flat = _has_one_dimension(table) and _extract_single_column(table) is not None
         names = list(self.names) if len(self.names) == 1 and flat else None
         source = _open_numeric_table(rows, self.word, weight, names)
         unnamed = tuple(f"x{j}" for j in range(source.n_columns))

@@ -83,6 +83,7 @@ class VariableBasis(Tree):
     model: RelevanceModel
     left: Tensor  # omitted ones of the first view as functions of its features, (k, k' - r)
     right: Tensor  # (l, l' - r)
+    correlations: Tensor  # of kept pairs, after the constant's: (r + 1,)
     omitted_correlations: Tensor  # of omitted pairs, (q,), the first of ``left`` and ``right``
     total: Tensor  # weight of the rows
 
@@ -108,13 +109,8 @@ class VariableBasis(Tree):
                         "ridge, or solve again on the rows at hand"
                     )
                 parts.append(torch.cat([kept[:, r:], _find_omitted_directions(ridged, kept)], 1))
-        return cls(model, parts[0], parts[1], full.correlation[r:], sums.weight)
-
-    @property
-    def correlations(self) -> Tensor:
-        """Correlations of the kept variables, after the constant's: (r + 1,)."""
-        correlation = self.model.canonical.correlation
-        return torch.cat([correlation.new_ones(1), correlation])
+        correlations = torch.cat([c.correlation.new_ones(1), c.correlation])
+        return cls(model, parts[0], parts[1], correlations, full.correlation[r:], sums.weight)
 
     @property
     def relevance_gaps(self) -> Tensor:
