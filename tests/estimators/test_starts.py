@@ -105,3 +105,15 @@ def test_true_labels_are_found() -> None:
         labels = GaussianMixture(2, random_state=seed, max_iter=1000).fit_predict(rows)
         right += max((labels == z).mean(), (labels != z).mean()) > 0.9
     assert right >= 10
+
+
+def test_more_components_than_clusters_do_not_collapse() -> None:
+    """Two round clusters, three to five components: a component of a few rows has a likelihood without bound."""
+    collapsed = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(240, 2)) + 6.0 * rng.integers(2, size=(240, 1))
+        for k in (3, 4, 5):
+            fitted, _ = fit_with_warnings(GaussianMixture(k, random_state=0), rows)
+            collapsed += any("floor" in event for event in fitted.events_)
+    assert collapsed == 0

@@ -34,7 +34,7 @@ class Mixture(Tree, Generic[S]):
 
     Args:
         log_weight: log of the mixing weights, (k,); or (s, k) for s mixtures side by side, which one E step and one
-            M step serve (``expect``, ``repair``, ``solve``, ``select``).
+            M step serve (``expect``, ``repair_statistics``, ``solve``, ``select``).
         family: k distributions, see :mod:`boxloop.distributions`; or s times k.
 
     Example:
