@@ -60,9 +60,6 @@ PROSPECT = 100.0
 GAIN = 1e-4
 """A start that cannot gain so much over the best leaves the race, and so do all but one of equal ones."""
 
-SPARE = 2
-"""A component of fewer rows than so many times those that determine its covariance may collapse on them."""
-
 BATCH_VALUES = 1 << 22
 """Responsibilities (starts x components x rows) that are held at once."""
 
@@ -349,10 +346,10 @@ class Racers:
 
 
 def keep_best(field: list[Racers], keep: int, small: float) -> list[Racers]:
-    """At most ``keep`` mixtures, and none that promises no gain over the best.
+    """At most ``keep`` mixtures: the best, those that may still overtake it, and one in reserve until the best settles.
 
-    Those with a component at a floor, or of a smaller share than ``small``, which may end there, come last: their
-    likelihood has no bound.
+    Those with a component at a floor, or of a smaller share than ``small``, which ends there, come last: their
+    likelihood has no bound. The reserve is for a best one that becomes such.
     """
     ranking = []
     for b, racers in enumerate(field):
@@ -360,9 +357,13 @@ def keep_best(field: list[Racers], keep: int, small: float) -> list[Racers]:
         floored = model.family.is_floored().reshape(model.log_weight.shape) | (model.log_weight.exp() < small)
         collapsed = floored.any(1).tolist()
         for i, (height, rise) in enumerate(zip(racers.height.tolist(), racers.rise.tolist())):
-            ranking.append((collapsed[i], -round(height, EQUAL), b, i, height + PROSPECT * rise))
+            ranking.append((collapsed[i], -round(height, EQUAL), b, i, PROSPECT * rise))
     best, *others = sorted(ranking)
-    chosen = [best, *(r for r in others[: keep - 1] if not best[0] < r[0] and r[4] > GAIN - best[1])]
+    others = [r for r in others[: keep - 1] if r[0] == best[0]]
+    rivals = [r for r in others if r[4] - r[1] > GAIN - best[1]]
+    if not rivals and best[4] > GAIN:
+        rivals = [r for r in others if r[1] > best[1] + GAIN][:1]
+    chosen = [best, *rivals]
     kept = []
     for b, racers in enumerate(field):
         index = torch.tensor([i for _, _, own, i, _ in chosen if own == b], device=racers.height.device)
@@ -400,12 +401,9 @@ def best_start(
     models += [Mixture(rival.log_weight[None], rival.family) for rival in rivals]
     low = [m.log_weight.new_full(m.log_weight.shape[:1], -torch.inf) for m in models]
     field = [Racers(m, height, -height) for m, height in zip(models, low, strict=True)]
-    needed: dict[type[Any], int] = {
-        FullGaussian: template.mean.shape[1] + 1,
-        DiagonalGaussian: 2,
-        SphericalGaussian: 2,
-    }
-    small = SPARE * needed.get(type(template), 0) / float(sample.weight.sum())
+    singular = {FullGaussian: template.mean.shape[1] + 1, DiagonalGaussian: 2, SphericalGaussian: 2}
+    fewest: dict[type[Any], int] = {**singular}
+    small = fewest.get(type(template), 0) / float(sample.weight.sum())
     interrupted = False
     try:
         for iterations, keep in HEATS:
