@@ -124,46 +124,48 @@ def compute_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return device(dtype(function))
 
 
-data_argument = click.argument("data", shell_complete=complete_data, callback=_check_named)
-drop_option = click.option(
+data_argument: Decorator = click.argument("data", shell_complete=complete_data, callback=_check_named)
+drop_option: Decorator = click.option(
     "--drop", metavar="COLUMN", multiple=True, help="Column to leave out; may be repeated."
 )
-model_argument = click.argument("model", type=click.Path(path_type=Path), callback=_check_named)
-json_option = click.option(
+model_argument: Decorator = click.argument("model", type=click.Path(path_type=Path), callback=_check_named)
+json_option: Decorator = click.option(
     "--json",
     "json_to",
     metavar="[FILE.json|-]",
     callback=_check_json_target,
     help="Findings as JSON: without a value or with -, to standard output in place of tables; else to a file.",
 )
-seed_option = click.option(
+seed_option: Decorator = click.option(
     "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed."
 )
-figure_option = click.option(
+figure_option: Decorator = click.option(
     "--figure", type=click.Path(path_type=Path), help="Picture of the findings: .png."
 )
-safe_csv_option = click.option(
+safe_csv_option: Decorator = click.option(
     "--safe-csv",
     is_flag=True,
     expose_value=False,
     callback=_keep_safe_csv,
     help="In CSV, put an apostrophe before texts that a spreadsheet would read as formulas (always done for names).",
 )
-checkpoint_option = click.option(
+checkpoint_option: Decorator = click.option(
     "--checkpoint",
     type=click.Path(path_type=Path),
     help="File that stores progress; if it exists, the run continues from it.",
 )
-threads_option = click.option(
+threads_option: Decorator = click.option(
     "--threads",
     type=click.IntRange(min=1),
     callback=_set_threads,
     expose_value=False,
     help="Threads of torch in a fit, for large networks; one if omitted.",
 )
-weights_option = click.option("--weights", metavar="COLUMN", help="Column that holds the weight of each row.")
+weights_option: Decorator = click.option(
+    "--weights", metavar="COLUMN", help="Column that holds the weight of each row."
+)
 components_help = (
     "Components, factors or codes; of Bayesian models, the most.  [default: 1; all factors; 10; 2 codes]"
 )
-covariance_choice = click.Choice(["full", "tied", "diag", "spherical"])
-kind_choice = click.Choice(list(MODELS))
+covariance_choice: click.Choice[str] = click.Choice(["full", "tied", "diag", "spherical"])
+kind_choice: click.Choice[str] = click.Choice(list(MODELS))

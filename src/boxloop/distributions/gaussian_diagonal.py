@@ -182,9 +182,11 @@ class CentredView:
     """
 
     def __init__(self, mean: Tensor, variance: Tensor, columns: Tensor) -> None:
-        self.mean, self.variance, self.columns = mean, variance, columns
+        self.mean = mean
+        self.variance = variance
+        self.columns = columns
         seen = ~torch.isnan(columns)
-        self.seen = None if bool(seen.all()) else seen
+        self.seen: Tensor | None = None if bool(seen.all()) else seen
 
     def _deviation(self, member: int) -> Tensor:
         """x - mean of a member, (d, n), zero where missing."""

@@ -179,7 +179,7 @@ class QuadraticView:
         self.natural_parameters = natural
         if torch.is_grad_enabled() and columns.requires_grad:
             pairs = [columns[i:] * columns[i] for i in range(d)]
-            self.features = torch.cat([columns.new_ones(1, n), columns, *pairs])
+            self.features: Tensor = torch.cat([columns.new_ones(1, n), columns, *pairs])
             return
         self.features = columns.new_empty(1 + d + d * (d + 1) // 2, n)
         self.features[0] = 1.0

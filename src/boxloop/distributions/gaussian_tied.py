@@ -154,7 +154,8 @@ class TiedView:
     """Features (1, y, |y|^2) of whitened rows; statistics (1, x) and one pooled second moment."""
 
     def __init__(self, family: TiedGaussian, columns: Tensor) -> None:
-        self.family, self.columns = family, columns
+        self.family = family
+        self.columns = columns
 
     def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
@@ -184,8 +185,8 @@ class TiedPatternView:
     """A tile with missing values: the full family's view, with second moments pooled at the end."""
 
     def __init__(self, family: TiedGaussian, columns: Tensor) -> None:
-        self.d = family.mean.shape[1]
-        self.inner = PatternView(family.mean, (family.factor @ family.factor.mT)[None], columns)
+        self.d: int = family.mean.shape[1]
+        self.inner: PatternView = PatternView(family.mean, (family.factor @ family.factor.mT)[None], columns)
 
     def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""

@@ -67,9 +67,10 @@ class PatternView:
     one."""
 
     def __init__(self, mean: Tensor, covariance: Tensor, columns: Tensor) -> None:
-        self.mean, self.covariance = mean, covariance
-        self.rows = columns.mT.to(mean.dtype)
-        self.batches = list(_batch_patterns(self.rows, mean.shape[0]))
+        self.mean = mean
+        self.covariance = covariance
+        self.rows: Tensor = columns.mT.to(mean.dtype)
+        self.batches: list[_PatternBatch] = list(_batch_patterns(self.rows, mean.shape[0]))
         self._factors: dict[int, tuple[Tensor, Tensor]] = {}
 
     def _whiten_batch(self, number: int) -> tuple[Tensor, Tensor]:

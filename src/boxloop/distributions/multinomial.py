@@ -160,13 +160,12 @@ class MissingCountView:
 
     def __init__(self, family: Multinomial, rows: Tensor) -> None:
         self.family = family
-        self.seen = (~torch.isnan(rows)).to(family.probability.dtype)
-        self.counts = torch.nan_to_num(rows, nan=0.0).to(family.probability.dtype)
-        self.length = self.counts.sum(1)
+        self.seen: Tensor = (~torch.isnan(rows)).to(family.probability.dtype)
+        self.counts: Tensor = torch.nan_to_num(rows, nan=0.0).to(family.probability.dtype)
+        self.length: Tensor = self.counts.sum(1)
         mass = family.probability @ self.seen.mT
-        self.mass = mass.clamp(
-            min=torch.finfo(mass.dtype).tiny
-        )  # a row with nothing seen has none: 0 log 0 is 0
+        # A row with nothing seen has no mass: 0 log 0 is 0.
+        self.mass: Tensor = mass.clamp(min=torch.finfo(mass.dtype).tiny)
 
     def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-probability of the words seen, (k, n)."""

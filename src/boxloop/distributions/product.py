@@ -108,7 +108,7 @@ class CompleteView:
     def __init__(self, family: ProductFamily, columns: Tensor) -> None:
         self.family = family
         stats = family.elementwise_statistics(columns)
-        self.features = torch.cat([stats.new_ones(1, stats.shape[1]), stats])
+        self.features: Tensor = torch.cat([stats.new_ones(1, stats.shape[1]), stats])
 
     def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
@@ -125,8 +125,10 @@ class LinearView:
     """A tile whose statistics are its values, dense or sparse CSR."""
 
     def __init__(self, natural: Tensor, constant: Tensor, rows: Tensor) -> None:
-        self.natural, self.constant, self.rows = natural, constant, rows
-        self.dense = rows.layout == torch.strided
+        self.natural = natural
+        self.constant = constant
+        self.rows = rows
+        self.dense: bool = rows.layout == torch.strided
 
     def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density, (k, n)."""
@@ -150,9 +152,9 @@ class MissingValueView:
         self.family = family
         seen = ~torch.isnan(columns)
         stats = family.elementwise_statistics(torch.where(seen, columns, 0.0))
-        self.seen = seen.to(stats.dtype)
+        self.seen: Tensor = seen.to(stats.dtype)
         repeat = stats.shape[0] // columns.shape[0]
-        self.features = torch.cat([self.seen, stats * self.seen.repeat(repeat, 1)])
+        self.features: Tensor = torch.cat([self.seen, stats * self.seen.repeat(repeat, 1)])
 
     def log_joint(self, offset: Tensor) -> Tensor:
         """``offset`` + log-density of the values present, (k, n)."""

@@ -300,13 +300,15 @@ class LatentEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
 
     def _set_attributes(self, fit: Fit[Any], seen: float, digest: str | None) -> None:
         """The fitted attributes, of rows whose weights sum to ``seen``."""
-        self.model_ = self._to_reported_model(fit.model)
-        self.lower_bounds_ = fit.trace
-        self.lower_bound_ = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
-        self.n_iter_ = fit.outcome.n_iter
-        self.n_samples_seen_, self.training_digest_ = seen, digest
-        self.converged_, self.interrupted_ = fit.outcome.converged, fit.outcome.interrupted
-        self.events_ = list(fit.concerns)
+        self.model_: Any = self._to_reported_model(fit.model)
+        self.lower_bounds_: list[float] = fit.trace
+        self.lower_bound_: float = self.lower_bounds_[-1] if self.lower_bounds_ else -np.inf
+        self.n_iter_: int = fit.outcome.n_iter
+        self.n_samples_seen_ = seen
+        self.training_digest_ = digest
+        self.converged_: bool = fit.outcome.converged
+        self.interrupted_: bool = fit.outcome.interrupted
+        self.events_: list[str] = list(fit.concerns)
         self._publish(self.model_)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -692,7 +692,8 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             raise ValueError(f"A network needs at least 2 rows, got n_samples = {len(X)}")
         device, dtype = pick_device(self.device), pick_dtype(self.dtype)
         split, training, drawing = spawn(generator(self.random_state), 3)
-        self.x_units_, self.y_units_ = ColumnScaling.from_table(X, self._column_names(), weight), y_units
+        self.x_units_: ColumnScaling = ColumnScaling.from_table(X, self._column_names(), weight)
+        self.y_units_ = y_units
         self._fingerprint = fingerprint_rows(X, y, self.x_units_, y_units)
         x = self.x_units_.standardise(X, dtype, device)
         if y_units is None:
@@ -707,16 +708,16 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             data = TrainingData(
                 x[~held], outputs[~held], x[held], outputs[held], self.n_outputs_, *own_weights
             )
-        self.weighted_ = weight is not None
+        self.weighted_: bool = weight is not None
         results: list[TrainedMembers] = []
         for group in make_groups(self, data, training):
             results.append(MemberTraining(self, data, group).run())
             if results[-1].interrupted:
                 break
         self._publish_training(results)
-        self.predictor_ = tune_predictor(self, self.posterior_, data, seed(drawing))
+        self.predictor_: Predictor = tune_predictor(self, self.posterior_, data, seed(drawing))
         messages = (event for result in results for event in result.events)
-        self.events_ = list(dict.fromkeys((*events, *self._describe_data(data), *messages)))
+        self.events_: list[str] = list(dict.fromkeys((*events, *self._describe_data(data), *messages)))
         warn_of(self.events_)
         return self
 
@@ -726,13 +727,15 @@ class NetworkEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             posterior.net.eval()
             for value in posterior.net.parameters():
                 value.data = value.data.clone()  # its own memory, not a view of the stack of all members
-        self.posterior_ = MultiPosterior(members)
+        self.posterior_: MultiPosterior = MultiPosterior(members)
         sizes = [len(result.posteriors) for result in results]
-        self.history_ = {"loss": _mean_losses([result.losses for result in results], sizes)}
-        self.n_iter_ = len(self.history_["loss"])
-        self.interrupted_ = any(result.interrupted for result in results)
-        self.collect_rate_ = min(result.rate for result in results)
-        self.weight_decay_ = results[-1].decay
+        self.history_: dict[str, list[float]] = {
+            "loss": _mean_losses([result.losses for result in results], sizes)
+        }
+        self.n_iter_: int = len(self.history_["loss"])
+        self.interrupted_: bool = any(result.interrupted for result in results)
+        self.collect_rate_: float = min(result.rate for result in results)
+        self.weight_decay_: float = results[-1].decay
 
     def _describe_data(self, data: TrainingData) -> list[str]:
         """Messages about constant columns and missing validation rows."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils._param_validation import Interval, StrOptions
@@ -618,18 +619,24 @@ class TwoViewEstimator(
 
     def _store_fit(self, fitted: FittedViews, most: int) -> None:
         """Set the attributes of a fit of at most so many variables, and warn of its concerns."""
-        self._rows, self.held_out_, self.history_ = fitted.rows, fitted.held_out, fitted.history
-        self.n_iter_, self.batch_size_ = fitted.epochs, fitted.batch
-        self.converged_, self.interrupted_ = fitted.converged, fitted.interrupted
-        self.events_, self.ridge_ = list(fitted.concerns), fitted.ridge
+        self._rows = fitted.rows
+        self.held_out_: ArraySource | None = fitted.held_out
+        self.history_: dict[str, list[float]] = fitted.history
+        self.n_iter_: int = fitted.epochs
+        self.batch_size_: int = fitted.batch
+        self.converged_: bool = fitted.converged
+        self.interrupted_: bool = fitted.interrupted
+        self.events_: list[str] = list(fitted.concerns)
+        self.ridge_: float = fitted.ridge
         self._store_model(fitted.fit, most)
         warn_of(self.events_)
 
     def _store_model(self, fit: RelevanceFit, most: int) -> None:
-        self.fit_, self.model_ = fit, fit.model
-        self.correlation_ = to_numpy(self.model_.canonical.correlation)
-        self.relevance_ = self.correlation_**2
-        self.loss_ = float(most - self.relevance_.sum())
+        self.fit_ = fit
+        self.model_: RelevanceModel = fit.model
+        self.correlation_: Array = to_numpy(self.model_.canonical.correlation)
+        self.relevance_: Array = self.correlation_**2
+        self.loss_: float = float(most - self.relevance_.sum())
 
     def _validate_first_view(self, X: Any, *, reset: bool, finite: bool = False) -> Any:
         """X validated by scikit-learn, where it is a table that scikit-learn knows; labels are not changed."""
@@ -646,7 +653,9 @@ class TwoViewEstimator(
             if reset:
                 self.__dict__.pop("feature_names_in_", None)
                 if np.ndim(rows) == 2 and find_column_name(rows) is not None:
-                    self.feature_names_in_ = np.asarray([find_column_name(rows)], dtype=object)
+                    self.feature_names_in_: NDArray[np.object_] = np.asarray(
+                        [find_column_name(rows)], dtype=object
+                    )
             return X
         checked = validate_rows(
             self, rows, reset=reset, dtype=[np.float64, np.float32], ensure_all_finite=False

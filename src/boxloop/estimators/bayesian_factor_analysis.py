@@ -142,11 +142,11 @@ class BayesianFactorAnalysis(LinearEstimator):
 
     def _publish(self, model: Any) -> None:
         super()._publish(model)
-        self.loading_sd_ = to_numpy(model.standard_errors().loadings.mT)
-        self.relevance_ = to_numpy(1.0 / model.precision)
-        self.n_components_ = int(model.is_used.sum())
+        self.loading_sd_: Array = to_numpy(model.standard_errors().loadings.mT)
+        self.relevance_: Array = to_numpy(1.0 / model.precision)
+        self.n_components_: int = int(model.is_used.sum())
         explained = (self.components_**2).sum(0)
-        self.communalities_ = explained / (explained + to_numpy(model.psi))
+        self.communalities_: Array = explained / (explained + to_numpy(model.psi))
 
     def standard_errors(self, X: Any = None, sample_weight: Any = None) -> dict[str, Array]:
         """Standard errors of the fitted parameters, by name, as in ``posterior_summary``; no rows are needed."""

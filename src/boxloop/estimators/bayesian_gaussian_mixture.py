@@ -226,14 +226,18 @@ class BayesianGaussianMixture(BayesianMixtureEstimator, GaussianPictures):
             model.parameter_prior.components,
             model.family,
         )
-        self.means_ = to_numpy(posterior.mean)
-        self.covariances_ = to_numpy(family.named_parameters()["covariances"])
-        self.precisions_, self.precisions_cholesky_ = compute_precisions(family)
-        self.mean_precision_ = to_numpy(posterior.strength)
-        self.degrees_of_freedom_ = to_numpy(posterior.dof) if posterior.dof.dim() else float(posterior.dof)
-        self.mean_prior_ = to_numpy(prior.mean)[0]
-        self.mean_precision_prior_ = float(prior.strength[0])
-        self.degrees_of_freedom_prior_ = float(prior.dof.reshape(-1)[0])
+        self.means_: Array = to_numpy(posterior.mean)
+        self.covariances_: Array = to_numpy(family.named_parameters()["covariances"])
+        precisions, factors = compute_precisions(family)
+        self.precisions_: Array = precisions
+        self.precisions_cholesky_: Array = factors
+        self.mean_precision_: Array = to_numpy(posterior.strength)
+        self.degrees_of_freedom_: Array | float = (
+            to_numpy(posterior.dof) if posterior.dof.dim() else float(posterior.dof)
+        )
+        self.mean_prior_: Array = to_numpy(prior.mean)[0]
+        self.mean_precision_prior_: float = float(prior.strength[0])
+        self.degrees_of_freedom_prior_: float = float(prior.dof.reshape(-1)[0])
         scale = to_numpy(prior.scale if self.covariance_type == "tied" else prior.scale[0])
         self.covariance_prior_: Any = float(scale[0]) if self.covariance_type == "spherical" else scale
 

@@ -146,9 +146,9 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
             centred=self.fit_intercept,
             scaled=self.standardise,
         )
-        self.n_samples_seen_ = float(sums.weight)
+        self.n_samples_seen_: float = float(sums.weight)
         model, concerns = linear_regression(sums, self.alpha, self.beta, centre)
-        self.events_ = [*concerns, *self._find_scale_concerns(sums.gram.diagonal())]
+        self.events_: list[str] = [*concerns, *self._find_scale_concerns(sums.gram.diagonal())]
         self._from_tree(model)
         warn_of(self.events_)
         return self
@@ -199,15 +199,15 @@ class BayesianLinearRegression(SaveMixin, DeviceEstimator, RegressorMixin, BaseE
 
     def _from_tree(self, tree: LinearPosterior) -> None:
         self.model_ = tree
-        self.coef_ = to_numpy(tree.coefficients()[0] if self.single_ else tree.coefficients())
-        self.rank_ = tree.rank
-        self.intercept_ = self._unwrap_single_output(tree.intercept())
-        self.alpha_ = self._unwrap_single_output(tree.alpha)
-        self.beta_ = self._unwrap_single_output(tree.beta)
-        self.log_evidence_ = self._unwrap_single_output(tree.log_evidence)
-        self.n_effective_ = self._unwrap_single_output(tree.effective)
+        self.coef_: Array = to_numpy(tree.coefficients()[0] if self.single_ else tree.coefficients())
+        self.rank_: int = tree.rank
+        self.intercept_: Array | float = self._unwrap_single_output(tree.intercept())
+        self.alpha_: Array | float = self._unwrap_single_output(tree.alpha)
+        self.beta_: Array | float = self._unwrap_single_output(tree.beta)
+        self.log_evidence_: Array | float = self._unwrap_single_output(tree.log_evidence)
+        self.n_effective_: Array | float = self._unwrap_single_output(tree.effective)
 
-    def _unwrap_single_output(self, values: Tensor) -> Any:
+    def _unwrap_single_output(self, values: Tensor) -> Array | float:
         return float(values[0]) if self.single_ else to_numpy(values)
 
     def _drop_single_output(self, values: Tensor) -> Array:

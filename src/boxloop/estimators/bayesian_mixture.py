@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
@@ -116,12 +117,12 @@ class BayesianMixtureEstimator(MixtureEstimator):
         model = state.model.with_total(seen)
         updated = super()._update_stream(replace(stream, state=replace(state, model=model)), rows, weight)
         self.lower_bound_ -= float(model.divergence()) / seen
-        self.lower_bounds_ = [self.lower_bound_]
+        self.lower_bounds_: list[float] = [self.lower_bound_]
         return updated
 
     def _publish(self, model: Any) -> None:
         posterior, prior = model.parameter_posterior.weights, model.parameter_prior.weights
-        self.weights_ = to_numpy(posterior.mean())
+        self.weights_: Array = to_numpy(posterior.mean())
         if isinstance(posterior, StickBreaking):
             self.weight_concentration_: Any = (to_numpy(posterior.first), to_numpy(posterior.second))
             concentration = to_numpy(prior.second)
@@ -129,12 +130,12 @@ class BayesianMixtureEstimator(MixtureEstimator):
             self.weight_concentration_ = to_numpy(posterior.concentration)
             concentration = to_numpy(prior.concentration)
         # One component has no stick to break, and its prior no concentration but the parameter.
-        self.weight_concentration_prior_ = (
+        self.weight_concentration_prior_: float = (
             float(concentration[0]) if len(concentration) else self._prior_concentration
         )
         count = to_numpy(model.component_counts)
-        self.active_ = count >= min(1.0, float(count.max()))
-        self.n_components_ = int(self.active_.sum())
+        self.active_: NDArray[np.bool_] = count >= min(1.0, float(count.max()))
+        self.n_components_: int = int(self.active_.sum())
 
     def sample_posterior(self, n_samples: int = 1) -> dict[str, Array]:
         """Draw parameters from their posterior.

@@ -13,7 +13,7 @@ from sklearn.utils._param_validation import Interval
 
 from boxloop.data import Standardisation
 from boxloop.distributions import ComponentDistribution, WordDirichlet
-from boxloop.estimators._base import to_numpy
+from boxloop.estimators._base import Array, to_numpy
 from boxloop.estimators.bayesian_mixture import (
     POSITIVE,
     BayesianMixtureEstimator,
@@ -110,9 +110,9 @@ class BayesianMultinomialMixture(BayesianMixtureEstimator, TopicMixture):
     def _publish(self, model: Any) -> None:
         super()._publish(model)
         words = model.parameter_posterior.components
-        self.word_concentration_ = to_numpy(words.concentration)
-        self.probabilities_ = to_numpy(words.dirichlet.mean())
-        self.means_ = to_numpy(words.mean)
+        self.word_concentration_: Array = to_numpy(words.concentration)
+        self.probabilities_: Array = to_numpy(words.dirichlet.mean())
+        self.means_: Array = to_numpy(words.mean)
 
     def _summarise_components(self, level: float) -> Columns:
         """Each probability has a beta distribution."""

@@ -198,7 +198,8 @@ class CCA(
     def _from_tree(self, tree: RelevanceFit) -> None:
         """Set scikit-learn's attributes, which all follow from the canonical variables and the means of u x'."""
         pair: Any = tree.model.pair  # of linear views
-        self.fit_, canonical = tree, tree.model.canonical
+        self.fit_ = tree
+        canonical = tree.model.canonical
         rank = len(canonical.correlation)
         empty = self.n_components - rank
         x = _deflate_view(pair.left, canonical.left, tree.left[1:])
@@ -211,10 +212,10 @@ class CCA(
         self.y_weights_, self.y_loadings_, self.y_rotations_ = (np.pad(part * sign, pad) for part in y)
         self._x_mean, self._x_std = to_numpy(pair.left.origin), to_numpy(pair.left.scale)
         self._y_mean, self._y_std = to_numpy(pair.right.origin), to_numpy(pair.right.scale)
-        self.coef_ = (self.x_rotations_ @ self.y_loadings_.T * self._y_std).T / self._x_std
-        self.intercept_ = self._y_mean
-        self.correlation_ = np.pad(to_numpy(canonical.correlation), (0, empty))
-        self.n_iter_ = [1] * self.n_components
+        self.coef_: Array = (self.x_rotations_ @ self.y_loadings_.T * self._y_std).T / self._x_std
+        self.intercept_: Array = self._y_mean
+        self.correlation_: Array = np.pad(to_numpy(canonical.correlation), (0, empty))
+        self.n_iter_: list[int] = [1] * self.n_components
 
     def transform(self, X: Any, y: Any = None, copy: bool = True) -> Any:
         """Scores of rows: those of X, (n, n_components), and those of y beside them where y is given.

@@ -39,8 +39,8 @@ class CountMixture(MixtureEstimator):
         return check_range(source, 0.0, MAX_COUNT, type(self).__name__, whole=COUNTS_ONLY)
 
     def _publish(self, model: Mixture[Any]) -> None:
-        self.weights_ = to_numpy(model.log_weight.exp())
-        self.means_ = to_numpy(model.family.mean)
+        self.weights_: Array = to_numpy(model.log_weight.exp())
+        self.means_: Array = to_numpy(model.family.mean)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

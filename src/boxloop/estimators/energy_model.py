@@ -224,17 +224,20 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
             log_partition_error=frame.origin.new_tensor(annealed.error),
             draws=draws.double(),
         )
-        self.n_samples_seen_, self.training_digest_ = frame.weight, frame.digest
-        self.contrast_, self.contrast_error_ = _measure_contrast(model, rows, draws)
+        self.n_samples_seen_: float = frame.weight
+        self.training_digest_: str | None = frame.digest
+        contrast, error = _measure_contrast(model, rows, draws)
+        self.contrast_: float = contrast
+        self.contrast_error_: float = error
         unconverged = self._explain_non_convergence(*_measure_remaining_gain(model, rows, draws, streams[2]))
         concerns = list(annealed.find_concerns("from the base"))
         if unconverged and not outcome.interrupted:
             concerns.append(unconverged)
-        self.n_iter_ = outcome.n_iter
-        self.interrupted_ = outcome.interrupted
-        self.converged_ = not unconverged and not outcome.interrupted
-        self.contrasts_ = list(outcome.trace)
-        self.events_ = [*outcome.events, *concerns]
+        self.n_iter_: int = outcome.n_iter
+        self.interrupted_: bool = outcome.interrupted
+        self.converged_: bool = not unconverged and not outcome.interrupted
+        self.contrasts_: list[float] = list(outcome.trace)
+        self.events_: list[str] = [*outcome.events, *concerns]
         self._from_tree(model.affine(frame.origin, frame.scale))
         warn_of(self.events_)
         return self
@@ -296,8 +299,8 @@ class EnergyBasedModel(SaveMixin, DeviceEstimator, DensityMixin, BaseEstimator):
         self.model_ = tree
         assert tree.log_partition is not None
         assert tree.log_partition_error is not None
-        self.log_partition_ = float(tree.log_partition)
-        self.log_partition_error_ = float(tree.log_partition_error)
+        self.log_partition_: float = float(tree.log_partition)
+        self.log_partition_error_: float = float(tree.log_partition_error)
 
     def _evaluate_rows(self, X: Any, function: Callable[[Tensor], Tensor]) -> Array:
         return to_numpy(check_no_overflow(map_rows(self, X, lambda rows: function(rows.double()))))

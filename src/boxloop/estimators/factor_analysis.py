@@ -83,8 +83,8 @@ class FactorAnalysis(LinearEstimator):
     def _publish(self, model: Any) -> None:
         super()._publish(model)
         explained = (self.components_**2).sum(0)
-        self.communalities_ = explained / (explained + self.noise_variance_)
-        self.loglike_ = [self.n_samples_seen_ * value for value in self.lower_bounds_]
+        self.communalities_: Array = explained / (explained + self.noise_variance_)
+        self.loglike_: list[float] = [self.n_samples_seen_ * value for value in self.lower_bounds_]
 
     def summary(self) -> Any:
         """One row per column: loading on every factor, communality and noise variance, as a pandas frame."""

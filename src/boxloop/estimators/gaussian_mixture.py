@@ -145,10 +145,12 @@ class GaussianMixture(GaussianPictures):
         return np.arange(len(self.weights_))
 
     def _publish(self, model: Mixture[Any]) -> None:
-        self.weights_ = to_numpy(model.log_weight.exp())
-        self.means_ = to_numpy(model.family.mean)
-        self.covariances_ = to_numpy(model.family.named_parameters()["covariances"])
-        self.precisions_, self.precisions_cholesky_ = compute_precisions(model.family)
+        self.weights_: Array = to_numpy(model.log_weight.exp())
+        self.means_: Array = to_numpy(model.family.mean)
+        self.covariances_: Array = to_numpy(model.family.named_parameters()["covariances"])
+        precisions, factors = compute_precisions(model.family)
+        self.precisions_: Array = precisions
+        self.precisions_cholesky_: Array = factors
 
 
 def compute_precisions(family: Family[Any]) -> tuple[Array, Array]:

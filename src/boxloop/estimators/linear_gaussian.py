@@ -128,15 +128,15 @@ class LinearEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, LatentE
         first, second = (torch.from_numpy(part).to(pick_device(self.device)) for part in (centre, matrix))
         source = moment_source(first, second, n_samples, None if names is None else tuple(map(str, names)))
         self.fit(source)
-        self.training_digest_ = None  # the rows of the covariance are unknown
+        self.training_digest_: str | None = None  # the rows of the covariance are unknown
         return self
 
     def _to_reported_model(self, model: Any) -> Any:
         return model.to_canonical_form()
 
     def _publish(self, model: Any) -> None:
-        self.mean_ = to_numpy(model.mean)
-        self.components_ = to_numpy(model.loadings.mT)
+        self.mean_: Array = to_numpy(model.mean)
+        self.components_: Array = to_numpy(model.loadings.mT)
         self.noise_variance_: Any = to_numpy(model.noise)
 
     def transform(self, X: Any) -> Array:

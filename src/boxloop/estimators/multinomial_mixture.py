@@ -114,4 +114,4 @@ class MultinomialMixture(TopicMixture):
 
     def _publish(self, model: Mixture[Any]) -> None:
         super()._publish(model)
-        self.probabilities_ = to_numpy(model.family.named_parameters()["probabilities"])
+        self.probabilities_: Array = to_numpy(model.family.named_parameters()["probabilities"])

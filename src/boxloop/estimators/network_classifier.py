@@ -111,10 +111,11 @@ class NetworkClassifier(ClassifierMixin, NetworkEstimator):
         labels = column_or_1d(y, warn=True)
         check_classification_targets(labels)
         X, labels, weight = drop_zero_weights(X, labels, sample_weight)
-        self.classes_, codes = np.unique(labels, return_inverse=True)
+        classes, codes = np.unique(labels, return_inverse=True)
+        self.classes_: NDArray[Any] = classes
         if len(self.classes_) < 2:
             raise ValueError(f"y must hold at least two classes, got one class, {self.classes_.tolist()}")
-        self.n_outputs_ = len(self.classes_)
+        self.n_outputs_: int = len(self.classes_)
         return self._fit_rows(np.ascontiguousarray(X), codes.astype(np.int64), None, weight=weight)
 
     @property

@@ -109,9 +109,9 @@ class NetworkRegressor(RegressorMixin, MultiOutputMixin, NetworkEstimator):
         _check_numeric(y)
         X, y = validate_rows(self, X, y, dtype=np.float64, multi_output=True, y_numeric=True)
         X, y, weight = drop_zero_weights(X, y, sample_weight)
-        self.single_ = np.ndim(y) == 1
+        self.single_: bool = np.ndim(y) == 1
         table = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
-        self.n_outputs_ = table.shape[1]
+        self.n_outputs_: int = table.shape[1]
         names = ["y"] if self.single_ else [f"y{j}" for j in range(self.n_outputs_)]
         units = ColumnScaling.from_table(table, names, weight)
         events = [

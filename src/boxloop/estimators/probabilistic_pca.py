@@ -10,7 +10,7 @@ from sklearn.utils._param_validation import StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from boxloop.data import make_frame
-from boxloop.estimators._base import declare_latent_file
+from boxloop.estimators._base import Array, declare_latent_file
 from boxloop.estimators.linear_gaussian import LinearEstimator
 from boxloop.fit import Coordinates
 from boxloop.models import PrincipalModel
@@ -81,9 +81,10 @@ class ProbabilisticPCA(LinearEstimator):
         self.noise_variance_ = float(self.noise_variance_[0])
         explained = (self.components_**2).sum(1) + self.noise_variance_
         whole = (self.components_**2).sum() + len(self.mean_) * self.noise_variance_
-        self.explained_variance_, self.explained_variance_ratio_ = explained, explained / whole
-        self.singular_values_ = np.sqrt(self.n_samples_seen_) * np.sqrt(explained)
-        self.n_components_ = len(explained)
+        self.explained_variance_ = explained
+        self.explained_variance_ratio_: Array = explained / whole
+        self.singular_values_: Array = np.sqrt(self.n_samples_seen_) * np.sqrt(explained)
+        self.n_components_: int = len(explained)
 
     def summary(self) -> Any:
         """One row per component: variance along it, share of the total, and its loading on every column."""

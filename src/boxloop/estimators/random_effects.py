@@ -313,14 +313,14 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
     def _publish(self, fitted: GroupFit, rows: GroupedRows, frame: EffectUnits, labels: NDArray[Any]) -> None:
         self.groups_ = labels
         self._from_tree(_convert_to_data_units(fitted, rows, frame))
-        self.n_iter_ = fitted.outcome.n_iter
-        self.interrupted_ = fitted.interrupted
+        self.n_iter_: int = fitted.outcome.n_iter
+        self.interrupted_: bool = fitted.interrupted
         complete = fitted.outcome.converged or self.method == "saem"
         # After a short last step the score is zero within its error.
         has_short_step = fitted.errors is not None and fitted.errors.is_short
-        self.converged_ = bool(complete and has_short_step and not fitted.interrupted)
+        self.converged_: bool = bool(complete and has_short_step and not fitted.interrupted)
         concerns = self._find_concerns(fitted)
-        self.events_ = [*fitted.outcome.events, *concerns]
+        self.events_: list[str] = [*fitted.outcome.events, *concerns]
         warn_of(concerns)
         if not self.converged_ and not self.interrupted_:
             warn_caller(
@@ -329,14 +329,20 @@ class RandomEffectsEstimator(SaveMixin, DeviceEstimator, BaseEstimator):
             )
 
     def _from_tree(self, tree: FittedEffects) -> None:
-        self._fitted, self.model_ = tree, tree.model
-        self.coef_, self.intercept_ = to_numpy(tree.model.coefficients[1:]), float(tree.model.coefficients[0])
-        self.covariance_ = to_numpy(tree.model.covariance)
-        self.effects_ = to_numpy(tree.effects)
-        self.effect_errors_ = to_numpy(tree.effect_covariance.diagonal(dim1=-2, dim2=-1).sqrt())
-        self.log_likelihood_ = float(tree.log_likelihood)
-        self.standard_errors_ = {name: to_numpy(value) for name, value in tree.standard_errors.leaves()}
-        self.monte_carlo_errors_ = {name: to_numpy(value) for name, value in tree.monte_carlo_errors.leaves()}
+        self._fitted = tree
+        self.model_: RandomEffects = tree.model
+        self.coef_: Array = to_numpy(tree.model.coefficients[1:])
+        self.intercept_: float = float(tree.model.coefficients[0])
+        self.covariance_: Array = to_numpy(tree.model.covariance)
+        self.effects_: Array = to_numpy(tree.effects)
+        self.effect_errors_: Array = to_numpy(tree.effect_covariance.diagonal(dim1=-2, dim2=-1).sqrt())
+        self.log_likelihood_: float = float(tree.log_likelihood)
+        self.standard_errors_: dict[str, Array] = {
+            name: to_numpy(value) for name, value in tree.standard_errors.leaves()
+        }
+        self.monte_carlo_errors_: dict[str, Array] = {
+            name: to_numpy(value) for name, value in tree.monte_carlo_errors.leaves()
+        }
 
     def _find_concerns(self, fitted: GroupFit) -> list[str]:
         concerns = []
@@ -440,7 +446,8 @@ class LogisticRandomEffects(ClassifierMixin, RandomEffectsEstimator):
     def _encode_response(self, y: Any) -> Tensor:
         labels = _check_response(y)
         check_classification_targets(labels)
-        self.classes_, code = np.unique(labels, return_inverse=True)
+        classes, code = np.unique(labels, return_inverse=True)
+        self.classes_: NDArray[Any] = classes
         if len(self.classes_) > 2:
             kind = type_of_target(labels, input_name="y", raise_unknown=True)
             raise ValueError(

@@ -135,11 +135,13 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
             raise ValueError("a classifier requires y to be passed, but the target y is None")
         labels: Any = column_or_1d(y.numpy(force=True) if isinstance(y, Tensor) else y, warn=True)
         assert_all_finite(labels, input_name="y")
-        self.x_schema_, first = ViewSchema.read(table, "X", self.features, device, sample_weight)
-        self.y_schema_, second = ViewSchema.read(labels, "y", "finite", device)
+        left, first = ViewSchema.read(table, "X", self.features, device, sample_weight)
+        right, second = ViewSchema.read(labels, "y", "finite", device)
+        self.x_schema_: ViewSchema = left
+        self.y_schema_: ViewSchema = right
         check_classification_targets(labels)
         both = pair_sources(first, second)
-        self.classes_ = np.unique(labels)
+        self.classes_: NDArray[Any] = np.unique(labels)
         codes, weight = read_class_numbers(both)
         present = np.bincount(codes, weight, len(self.classes_)) > 0.0
         if present.sum() < 2:
@@ -162,7 +164,7 @@ class RelevantClassifier(ClassifierMixin, TwoViewEstimator):
                 f"the training rows hold none of the classes {absent}, so they are never predicted: give rows of them, "
                 "or lower validation_fraction"
             )
-        self.temperature_ = None
+        self.temperature_: float | None = None
         if self.calibration is not None:
             rows = fitted.rows if fitted.held_out is None else fitted.held_out
             columns = len(self.x_schema_.names)

@@ -208,7 +208,8 @@ class RelevantFeatures(TwoViewEstimator):
             start_view(self, self.y_features, most, right, second, streams[1]),
         )
         both = pair_sources(first, second, hold=bool(pair.trainable()))  # mini-batches want rows side by side
-        self.x_schema_, self.y_schema_ = left, right
+        self.x_schema_ = left
+        self.y_schema_ = right
         self._store_fit(fit_views(self, pair, both, None if y is not None else first, most), most)
         return self
 

@@ -207,7 +207,7 @@ class RelevantGenerator(DecoderEstimator):
             The estimator itself.
         """
         source = self._open(X, sample_weight, reset=True)
-        self.features_ = self._fit_features(X, source, sample_weight)
+        self.features_: Any = self._fit_features(X, source, sample_weight)
         relevance = self.features_ if isinstance(self.features_, RelevanceModel) else self.features_.model_
         if relevance.pair.left.n_columns != source.n_columns:
             raise ValueError(
@@ -272,7 +272,7 @@ class RelevantGenerator(DecoderEstimator):
         test = train if held_out is None else held_out
         variance: Any = self.variance
         residual = estimate_residual_variance(network, test, variables, variance, self.noise_floor)
-        self.model_ = standardise_codes(network, relevance, sums, frame, residual)
+        self.model_: GeneratorModel = standardise_codes(network, relevance, sums, frame, residual)
         if self.prior == "mixture":
             with torch.no_grad():
                 tiles = [(self.model_.encode(tile), weight) for tile, weight in source.chunks()]
@@ -280,16 +280,18 @@ class RelevantGenerator(DecoderEstimator):
             self.model_ = fit_code_mixture(self.model_, codes, weight, self.prior_components, starts)
         # Where all columns share one scale, errors are shown in the units of the data.
         unit = float(frame.scale[0]) ** 2 if bool((frame.scale == frame.scale[0]).all()) else 1.0
-        self.history_ = {
+        self.history_: dict[str, list[float]] = {
             name: [unit * value for value in values] if name in ("loss", "validation_loss") else values
             for name, values in state.history_by_name().items()
         }
         per_column = estimate_residual_variance(network, test, variables, "diagonal", 0.0)
-        self.error_ = float((per_column * frame.scale.to(per_column).square()).mean())
-        self.n_iter_, self.interrupted_ = state.epoch, outcome.interrupted
+        self.error_: float = float((per_column * frame.scale.to(per_column).square()).mean())
+        self.n_iter_: int = state.epoch
+        self.interrupted_: bool = outcome.interrupted
         rising = "the error of validation rows still fell"
-        self.converged_ = check_convergence(self, outcome, held_out is not None, rising)
-        self.events_, self.training_digest_ = list(outcome.events), frame.digest
+        self.converged_: bool = check_convergence(self, outcome, held_out is not None, rising)
+        self.events_: list[str] = list(outcome.events)
+        self.training_digest_: str | None = frame.digest
 
     def _start_network(self, code: Tensor, columns: int, stream: Generator) -> CodeNetwork:
         """The linear layer at its linear optimum, the network at random: the same on every device."""

@@ -273,24 +273,33 @@ class VariationalAutoencoder(DensityMixin, DecoderEstimator):
         concerns = find_data_concerns(survey, source.names, self.n_components, self.likelihood)
         self.alphas_: dict[str, list[float]] | None = None
         if isinstance(self.alpha, str):
-            outcome, self.alpha_, self.alphas_ = _select_alpha(self, setup)
+            outcome, alpha, self.alphas_ = _select_alpha(self, setup)
         else:
             outcome = _train_with_penalty(self, setup, self.alpha, 0)
             last_step = self.max_iter * setup.epochs.per_epoch
-            self.alpha_ = float(self.alpha(last_step) if callable(self.alpha) else self.alpha)
+            alpha = float(self.alpha(last_step) if callable(self.alpha) else self.alpha)
+        self.alpha_: float = alpha
         state = outcome.state
         model = state.fitted(setup.start)
         if model.head.continuous:
             model = model.affine(frame.origin, frame.scale)
         else:  # Results in double precision, as those of standardised rows.
             model = replace(model, origin=model.origin.double(), scale=model.scale.double())
-        self.model_ = replace(model, score_draws=self.score_draws)
+        self.model_: Autoencoder = replace(model, score_draws=self.score_draws)
         has_validation = setup.validation is not None
-        self.converged_ = check_convergence(self, outcome, has_validation, "the validation bound still rose")
-        self.history_, self.n_iter_ = state.history_by_name(), state.epoch
-        self.interrupted_ = outcome.interrupted
-        self.events_ = [*concerns, *_find_penalty_concerns(self, state, self.alpha_), *outcome.events]
-        self.n_samples_seen_, self.training_digest_ = frame.weight, survey.digest
+        self.converged_: bool = check_convergence(
+            self, outcome, has_validation, "the validation bound still rose"
+        )
+        self.history_: dict[str, list[float]] = state.history_by_name()
+        self.n_iter_: int = state.epoch
+        self.interrupted_: bool = outcome.interrupted
+        self.events_: list[str] = [
+            *concerns,
+            *_find_penalty_concerns(self, state, self.alpha_),
+            *outcome.events,
+        ]
+        self.n_samples_seen_: float = frame.weight
+        self.training_digest_: str | None = survey.digest
         warn_of(self.events_)
         return self
 

@@ -94,10 +94,13 @@ class PersistentChains(Follower):
         buffer: int,
         random_state: RandomState = None,
     ) -> None:
-        self.kernels, self.base, self.plan = kernels, base, plan
+        self.kernels = kernels
+        self.base = base
+        self.plan = plan
         stream = generator(random_state, model.parameters[0].device)
-        self.position = base.draw(buffer, stream)[0].to(model.parameters[0])
-        self.scale, self.average = 1.0, model.parameters
+        self.position: Tensor = base.draw(buffer, stream)[0].to(model.parameters[0])
+        self.scale: float = 1.0
+        self.average: tuple[Tensor, ...] = model.parameters
 
     def loss(
         self, model: EnergyModel, rows: Tensor, weight: Tensor, stream: Generator

@@ -23,6 +23,7 @@ import torch
 from torch import Generator, Tensor
 
 from boxloop.fit.column_tiles import (
+    PreparedProduct,
     Tile,
     check_observation,
     choose_tile_width,
@@ -58,9 +59,9 @@ class GradientTile:
 
     def __init__(self, tile: Tile, moment: Tensor, products: Tensor) -> None:
         self.tile = tile
-        self.scaled_upper = tile.scaled[: len(tile.upper)]
-        self.multiply_moment = prepare_product(moment, tile.rows, tile.fresh)
-        self.add_products = prepare_outer_sum(self.scaled_upper, tile.rows, products)
+        self.scaled_upper: Tensor = tile.scaled[: len(tile.upper)]
+        self.multiply_moment: PreparedProduct = prepare_product(moment, tile.rows, tile.fresh)
+        self.add_products: PreparedProduct = prepare_outer_sum(self.scaled_upper, tile.rows, products)
 
     def take_step(self, rate: float) -> None:
         """The pending step: F along its gradient, and log psi along its own."""

@@ -41,6 +41,7 @@ from boxloop.average import Power, Schedule
 from boxloop.data import check_choice
 from boxloop.fit import factor_kernels
 from boxloop.fit.column_tiles import (
+    PreparedProduct,
     Tile,
     check_observation,
     choose_tile_width,
@@ -286,14 +287,19 @@ class FactorTile:
     def __init__(
         self, tile: Tile, square: Tensor, start: Tensor | None, shared: SharedMatrices, floor: float
     ) -> None:
-        self.tile, self.square, self.floor, self.shared = tile, square, floor, shared
+        self.tile = tile
+        self.square = square
+        self.floor = floor
+        self.shared = shared
         rank, batch, height = len(tile.upper), len(tile.lower), len(shared.gram)
-        self.from_start = start is not None
-        self.left, self.scaled = tile.rows[:height], tile.scaled[:height]
-        self.squares, self.weighted = tile.scaled[:rank], tile.scaled[:batch]
-        self.multiply_update = prepare_product(shared.update, tile.rows, tile.fresh_upper)
+        self.from_start: bool = start is not None
+        self.left: Tensor = tile.rows[:height]
+        self.scaled: Tensor = tile.scaled[:height]
+        self.squares: Tensor = tile.scaled[:rank]
+        self.weighted: Tensor = tile.scaled[:batch]
+        self.multiply_update: PreparedProduct = prepare_product(shared.update, tile.rows, tile.fresh_upper)
         pair = (self.scaled, tile.rows) if start is None else (start, tile.lower)
-        self.add_gram = prepare_outer_sum(*pair, shared.gram)
+        self.add_gram: PreparedProduct = prepare_outer_sum(*pair, shared.gram)
 
     def update_mean(self, values: Tensor, keep: float, correction: float) -> None:
         """Write the gaps E of vectors to the mean c before them, then update mean and variance by their weights."""
@@ -348,7 +354,8 @@ class TiledState:
 
     def __init__(self, state: StreamState, tile: int | None, is_sequential: bool = False) -> None:
         rows, rank, floor = state.rows, len(state.basis), state.settings.floor
-        self.is_sequential, self._from_start = is_sequential, state.start is not None
+        self.is_sequential = is_sequential
+        self._from_start = state.start is not None
         self._kernels: factor_kernels.FactorKernels | None = None
         if rows.is_cuda and not self._from_start and tile is None and factor_kernels.is_supported(rows, rank):
             tile = KERNEL_TILE  # tiles then only serve rare operations
@@ -437,7 +444,8 @@ class VectorQueue:
     """At most ``capacity`` vectors that are queued to share a pass."""
 
     def __init__(self, vectors: Tensor, capacity: int) -> None:
-        self._buffer, self._capacity, self.count = vectors, capacity, len(vectors)
+        self._buffer, self._capacity = vectors, capacity
+        self.count: int = len(vectors)
 
     def vectors(self) -> Tensor:
         """The queued vectors in order; a view."""

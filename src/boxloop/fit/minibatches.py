@@ -46,14 +46,16 @@ class Epochs:
     """
 
     def __init__(self, source: Source, size: int, seed: int, held_out: Tensor | None = None) -> None:
-        self.source, self.seed = source, seed
-        self.n_rows = source.n_rows - (0 if held_out is None else int(held_out.sum()))
+        self.source = source
+        self.seed = seed
+        self.n_rows: int = source.n_rows - (0 if held_out is None else int(held_out.sum()))
         if self.n_rows < 1:
             raise ValueError("held_out leaves no row for training")
         self._held_out = held_out
-        self.per_epoch = -(-self.n_rows // size)
+        self.per_epoch: int = -(-self.n_rows // size)
         least, more = divmod(self.n_rows, self.per_epoch)
-        self.sizes = [least + 1] * more + [least] * (self.per_epoch - more)  # rows of each batch of an epoch
+        # Rows of each batch of an epoch.
+        self.sizes: list[int] = [least + 1] * more + [least] * (self.per_epoch - more)
         self._memory: Batch | None = (
             None  # all rows and weights, transformed as the source does; None where in files
         )

@@ -160,17 +160,21 @@ class ChainSampler(Generic[M]):
     def __init__(
         self, state: MonteCarloState[M], rows: Any, kernels: Kernels, persistent: bool = True
     ) -> None:
-        self.state, self.rows = state, rows
-        self.units, self.n_chains = len(state.log_scale), state.n_chains
-        self.stream = Generator(state.position.device)
+        self.state = state
+        self.rows = rows
+        self.units: int = len(state.log_scale)
+        self.n_chains: int = state.n_chains
+        self.stream: Generator = Generator(state.position.device)
         self.stream.set_state(state.stream)
         scale = state.log_scale.exp().repeat_interleave(self.n_chains)[:, None]
-        self.kernel = kernels(lambda z: state.model.log_joint(rows, z), scale, state.model.proposal_factor())
+        self.kernel: Kernel = kernels(
+            lambda z: state.model.log_joint(rows, z), scale, state.model.proposal_factor()
+        )
         place = state.position if persistent else state.model.draw_latent(rows, self.n_chains, self.stream)
         self.chains: Chains = self.kernel.init(place)
-        self.spent = 0
-        self.steps = 0
-        self.log_density_sum = 0.0
+        self.spent: int = 0
+        self.steps: int = 0
+        self.log_density_sum: float = 0.0
         self.acceptance_sum: Tensor | None = None
         self.sums: Any = None
 
@@ -606,7 +610,7 @@ class _ScoreSums(Generic[M]):
         self.free = sampler.state.model.free_parameters()
         self.point = flatten(self.free)
         p, q = len(self.point), sampler.state.position.shape[1]
-        self.steps = 0
+        self.steps: int = 0
         self.score = self.point.new_zeros(sampler.units, sampler.n_chains, p)
         self.product = self.point.new_zeros(p, p)
         self.curvature = self.point.new_zeros(p, p)

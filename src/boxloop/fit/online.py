@@ -91,8 +91,9 @@ class Batches:
     """
 
     def __init__(self, source: Source, size: int) -> None:
-        self.source, self.size = source, size
-        self.per_epoch = -(-source.n_rows // size)
+        self.source = source
+        self.size = size
+        self.per_epoch: int = -(-source.n_rows // size)
         self._with_weight: list[int] = []
         self._n_read = 0
         self._rewind()

@@ -76,9 +76,12 @@ class StepGraphs:
         clip: float | None,
         backoff: float,
     ) -> None:
-        self.parameters, self.optimiser, self.report = parameters, optimiser, report
-        self.clip, self.backoff = clip, backoff
-        self.refusal = ""  # why steps cannot be captured, if they cannot
+        self.parameters = parameters
+        self.optimiser = optimiser
+        self.report = report
+        self.clip = clip
+        self.backoff = backoff
+        self.refusal: str = ""  # why steps cannot be captured, if they cannot
         self._steps: dict[tuple[int, bool], CapturedStep] = {}
         device = parameters[0].device
         self._streams = (Generator(device), Generator(device))

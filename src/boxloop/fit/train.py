@@ -338,7 +338,7 @@ class Trainer(Generic[M]):
                 value.detach().clone().requires_grad_() for value in trainable.trainable()
             ]
             self._live = trainable.with_trainable(tuple(self.parameters))
-            self.device = self.parameters[0].device
+            self.device: torch.device = self.parameters[0].device
             graphed, fused = self.device.type == "cuda", self.device.type in ("cpu", "cuda")
             rate: Any = torch.zeros((), device=self.device) if graphed else 0.0  # set at every step
             self._optimiser: Optimizer = AdamW(

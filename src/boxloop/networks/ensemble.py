@@ -68,7 +68,8 @@ class MultiPosterior(PredictivePosterior):
             raise TypeError(
                 f"posteriors must be a list of posteriors, got a single {type(candidate).__name__}"
             )
-        self.posteriors = tuple(check_list(posteriors, "posteriors", "posteriors"))
+        members = check_list(posteriors, "posteriors", "posteriors")
+        self.posteriors: tuple[WeightPosterior, ...] = tuple(members)
         if not self.posteriors:
             raise ValueError("posteriors must hold at least one posterior, got an empty list")
         for one in self.posteriors:

@@ -44,8 +44,9 @@ class StackedLayers(nn.Module):
         if min(widths) < 1 or len(widths) < 2:
             raise ValueError(f"widths must hold at least two numbers above 0, got {tuple(widths)}")
         check_choice(activation, "activation", tuple(ACTIVATIONS))
-        self.widths, self.members = tuple(widths), len(streams)
-        self.activation = ACTIVATIONS[activation]()
+        self.widths: tuple[int, ...] = tuple(widths)
+        self.members: int = len(streams)
+        self.activation: nn.Module = ACTIVATIONS[activation]()
         gain = 2.0 if activation != "tanh" else 1.0
         weights: list[nn.Parameter] = []
         biases: list[nn.Parameter] = []
@@ -54,7 +55,8 @@ class StackedLayers(nn.Module):
             stack = torch.stack([std * normal((fan_out, fan_in), own, dtype).to(device) for own in streams])
             weights.append(nn.Parameter(stack))
             biases.append(nn.Parameter(stack.new_zeros(self.members, fan_out)))
-        self.weights, self.biases = nn.ParameterList(weights), nn.ParameterList(biases)
+        self.weights: nn.ParameterList = nn.ParameterList(weights)
+        self.biases: nn.ParameterList = nn.ParameterList(biases)
 
     def forward(self, rows: Tensor) -> Tensor:
         """Rows (n, d) for all members, or (m, n, d), to outputs (m, n, q)."""
@@ -108,9 +110,12 @@ class ShuffledBatches:
         squeeze: bool = False,  # batches of a single member have no axis of members
         weight: Tensor | None = None,  # of the rows; batches then hold pairs (y, weight) in place of y
     ) -> None:
-        self.x, self.y, self.weight = x, y, weight
-        self.streams, self.squeeze = list(streams), squeeze
-        self.count = -(-len(x) // size)
+        self.x = x
+        self.y = y
+        self.weight = weight
+        self.streams: list[Generator] = list(streams)
+        self.squeeze = squeeze
+        self.count: int = -(-len(x) // size)
 
     def __len__(self) -> int:
         return self.count

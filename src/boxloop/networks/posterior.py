@@ -240,7 +240,7 @@ class TraceRecorder:
     """A trace that grows; new rows wait in a list until the trace is read."""
 
     def __init__(self, trace: WeightTrace) -> None:
-        self.count = trace.count
+        self.count: int = trace.count
         self._trace = trace
         self._index = trace.index  # on the device of the vectors
         self._pending: list[Tensor] = []
@@ -335,18 +335,18 @@ class WeightPosterior(PredictivePosterior):
         random_state: RandomState = None,
     ) -> None:
         self.net = net
-        self.layout = Layout.from_network(net, parameters)
+        self.layout: Layout = Layout.from_network(net, parameters)
         size = self.layout.size
-        self.method = pick_method(method, rank, size)
+        self.method: Method = pick_method(method, rank, size)
         first = net.get_parameter(self.layout.names[0])
         if first.is_meta:
             raise ValueError(f"{type(net).__name__} is on the meta device, where tensors have no values.")
-        self.dtype = torch.promote_types(first.dtype, torch.float32) if dtype is None else dtype
+        self.dtype: torch.dtype = torch.promote_types(first.dtype, torch.float32) if dtype is None else dtype
         if self.dtype not in DTYPES.values():
             raise ValueError(f"dtype must be float32 or float64, got {self.dtype}")
-        self.device = first.device if device is None else pick_device(device)
+        self.device: torch.device = first.device if device is None else pick_device(device)
         start, selection = spawn(make_generator(random_state), 2)
-        self.n_refused = 0
+        self.n_refused: int = 0
         self._estimate = self.method.start(size, start, self.dtype, self.device)
         self._recorder = TraceRecorder(WeightTrace.start(size, selection))
         self._vector = torch.empty(size, dtype=self.dtype, device=self.device)

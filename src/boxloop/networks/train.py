@@ -208,7 +208,10 @@ class WeightObserver(Follower):
     """Posteriors that observe every m-th step after burn-in."""
 
     def __init__(self, posteriors: Sequence[WeightPosterior], burn_in: int, every: int) -> None:
-        self.posteriors, self.burn_in, self.every, self.steps = posteriors, burn_in, every, 0
+        self.posteriors = posteriors
+        self.burn_in = burn_in
+        self.every = every
+        self.steps: int = 0
 
     def after_step(self, step: StepReport) -> None:
         """Observe the weights, or refuse those of a refused step."""

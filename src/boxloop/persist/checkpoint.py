@@ -84,7 +84,7 @@ class CheckpointWriter:
         if seconds is not None and not seconds >= 0.0:
             raise ValueError(f"seconds must be at least 0, got {seconds}")
         self.path = path
-        self.fingerprint = dict(fingerprint)
+        self.fingerprint: dict[str, Any] = dict(fingerprint)
         self.every = every
         self.seconds = seconds
         self._saved = 0

@@ -179,7 +179,8 @@ class Constraints:
     """
 
     def __init__(self, check: Check | None = None, **fields: Array | Number | Nested) -> None:
-        self.check, self.fields = check, fields
+        self.check = check
+        self.fields = fields
 
 
 Table = Mapping[type, Constraints]

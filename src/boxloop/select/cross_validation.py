@@ -176,7 +176,7 @@ class Checkpoint:
     """Finished fits of a search in a folder, which is created where there is none; ``data`` is a digest of the data."""
 
     def __init__(self, folder: str | os.PathLike[str], data: str) -> None:
-        self.folder = Path(folder)
+        self.folder: Path = Path(folder)
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(
                 f"checkpoint={str(folder)!r} is a file: give a folder, which holds one file per fit"

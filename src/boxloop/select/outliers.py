@@ -173,9 +173,11 @@ class OutlierDetector(MetaSaveMixin, SingleThreaded, OutlierMixin, MetaEstimator
             reference = calibration[:REFERENCE_ROWS]
             places = torch.from_numpy(np.sort(calibration))
             train, held_out = IndexSelection(places, complement=True), IndexSelection(places)
-            self.estimator_ = estimator.fit(take_rows(rows, train), None)
-            self.calibration_scores_ = np.sort(log_densities(self.estimator_, take_rows(rows, held_out)))
-            self.offset_ = self._find_threshold()
+            self.estimator_: Any = estimator.fit(take_rows(rows, train), None)
+            self.calibration_scores_: Array = np.sort(
+                log_densities(self.estimator_, take_rows(rows, held_out))
+            )
+            self.offset_: float = self._find_threshold()
         else:
             self.estimator_ = estimator.fit(rows, None)
             self.__dict__.pop("calibration_scores_", None)

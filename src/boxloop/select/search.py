@@ -196,20 +196,20 @@ class ModelSearchCV(MetaSaveMixin, SingleThreaded, MetaEstimatorMixin, BaseEstim
             observers=[ProgressBar(show=True).stage("ModelSearchCV")] if self.verbose else (),
         )
         lines = [[fits[i, f] for f in range(len(folds))] for i in range(len(grid))]
-        self.cv_results_ = summarise_fits(grid, lines, self.criterion)
-        self.n_splits_ = len(folds) - 1
+        self.cv_results_: dict[str, Any] = summarise_fits(grid, lines, self.criterion)
+        self.n_splits_: int = len(folds) - 1
         self._warn_of_failed_fits()
         found = self.cv_results_
-        self.best_index_ = (
+        self.best_index_: int = (
             one_standard_error(found["gap"], found["gap_error"], found["n_parameters"])
             if self.rule == "one_standard_error"
             else int(np.flatnonzero(found["gap"] == 0.0)[0])
         )
-        self.best_params_ = found["params"][self.best_index_]
-        self.best_score_ = float(found["mean_test_score"][self.best_index_])
+        self.best_params_: dict[str, Any] = found["params"][self.best_index_]
+        self.best_score_: float = float(found["mean_test_score"][self.best_index_])
         if self.refit:
             weights = {} if weight is None else {"sample_weight": weight}
-            self.best_estimator_ = clone(candidates[self.best_index_]).fit(rows, **weights)
+            self.best_estimator_: Any = clone(candidates[self.best_index_]).fit(rows, **weights)
         return self
 
     def _make_folds(self, n: int, number: int) -> list[Fold]:

@@ -107,7 +107,8 @@ class RunningFactors:
     """A factor stream whose warm-up lasts until the vectors differ."""
 
     def __init__(self, method: FactorEM, stream: FactorStream, warmup: int, count: int = 0) -> None:
-        self.rank, self.count = method.rank, count
+        self.rank: int = method.rank
+        self.count: int = count
         self._method, self._stream, self._warmup = method, stream, warmup
 
     def observe(self, vector: Tensor) -> None:
@@ -222,7 +223,7 @@ class RunningGradient:
     """A gradient stream of standardised vectors, with the moments from which their units follow."""
 
     def __init__(self, method: FactorGradient, stream: GradientStream, units: WeightStandardisation) -> None:
-        self.rank = method.rank
+        self.rank: int = method.rank
         self._method, self._stream, self._units = method, stream, units
         self._inverse = _invert_scale(units.scale)
         self._gap = torch.empty_like(units.mean)

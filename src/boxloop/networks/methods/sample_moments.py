@@ -62,7 +62,9 @@ class RunningMean:
     """A mean, updated in place."""
 
     def __init__(self, state: MeanState) -> None:
-        self._mean, self.count, self.rank = state.mean, state.count, 0
+        self._mean = state.mean
+        self.count: int = state.count
+        self.rank: int = 0
 
     def observe(self, vector: Tensor) -> None:
         self.count += 1
@@ -141,7 +143,9 @@ class RunningSwag:
 
     def __init__(self, state: SwagState) -> None:
         self._mean, self._square, self._rows = state.mean, state.square, state.rows
-        self.count, self.rank, self._floor = state.count, len(state.rows), state.floor
+        self.count: int = state.count
+        self.rank: int = len(state.rows)
+        self._floor = state.floor
 
     def observe(self, vector: Tensor) -> None:
         """Overwrite the oldest deviation; no vector of length D is allocated."""
@@ -215,7 +219,8 @@ class RunningCovariance:
 
     def __init__(self, state: FullState) -> None:
         self._mean, self._scatter = state.mean, state.scatter
-        self.count, self.rank = state.count, len(state.mean)
+        self.count: int = state.count
+        self.rank: int = len(state.mean)
         self._root: Tensor | None = None
 
     def observe(self, vector: Tensor) -> None:

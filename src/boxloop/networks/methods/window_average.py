@@ -151,7 +151,8 @@ class RunningWindows:
 
     def __init__(self, window: int, inner: RunningEstimate, mean: Tensor, filled: int, count: int) -> None:
         self._window, self._inner = window, inner
-        self._mean, self._filled, self.count = mean, filled, count
+        self._mean, self._filled = mean, filled
+        self.count: int = count
 
     @property
     def rank(self) -> int:

@@ -42,13 +42,16 @@ class MixtureRows:
     """Rows as features of the components' log-densities."""
 
     def __init__(self, rows: Tensor, diagonal: bool) -> None:
-        self.columns = rows.mT.contiguous()
+        self.columns: Tensor = rows.mT.contiguous()
         self.diagonal = diagonal
-        d, self.n = self.columns.shape[-2:]
-        self.p = 1 + 2 * d if diagonal else 1 + d + d * (d + 1) // 2
+        d = self.columns.shape[-2]
+        self.n: int = self.columns.shape[-1]
+        self.p: int = 1 + 2 * d if diagonal else 1 + d + d * (d + 1) // 2
         small = self.columns.numel() // d * self.p <= STORED
-        self.stored = self.compute_features(self.columns) if small else None
-        self.total = torch.stack([self.select_features(*span).sum(-1) for span in self.list_spans(1)]).sum(0)
+        self.stored: Tensor | None = self.compute_features(self.columns) if small else None
+        self.total: Tensor = torch.stack(
+            [self.select_features(*span).sum(-1) for span in self.list_spans(1)]
+        ).sum(0)
 
     def compute_features(self, columns: Tensor) -> Tensor:
         """Features (..., p, n) of columns (..., d, n)."""
