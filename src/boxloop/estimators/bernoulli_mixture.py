@@ -69,9 +69,6 @@ class BernoulliMixture(CountMixture):
         "binarize": [None, Interval(Real, None, None, closed="neither")],
     }
 
-    def _open(self, X: Any, sample_weight: Any = None, *, reset: bool) -> Source:
-        return self._prepare_rows(super()._open(X, sample_weight, reset=reset))
-
     def _prepare_rows(self, source: Source) -> Source:
         """Rows of zeros and ones, also for criticism."""
         if self.binarize is None:
